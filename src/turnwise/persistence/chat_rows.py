@@ -74,7 +74,6 @@ _BLOB: Final = re.compile(r'"blob":\s?"([0-9a-f]{64})"')
 
 
 def blobs_named_in(body: object) -> set[str]:
-    """Return the digests of the blobs that a stored body refers to."""
     return set(_BLOB.findall(str(body)))
 
 

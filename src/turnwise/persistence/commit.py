@@ -68,7 +68,6 @@ class CachedChat(msgspec.Struct, frozen=True):
 
     @property
     def state(self) -> str:
-        """The stored word for the state."""
         return self.facts.state_as_stored
 
     @property
@@ -77,7 +76,6 @@ class CachedChat(msgspec.Struct, frozen=True):
 
     @property
     def without_decisions(self) -> Committed:
-        """The result of a plan that decides nothing."""
         return Committed(self.facts, self.facts, (), (), self.at)
 
     @property
@@ -121,7 +119,6 @@ class Commit(msgspec.Struct, frozen=True):
 
 
 def blank_chat(chat_id: str, at: datetime) -> CachedChat:
-    """Return a chat that does not exist yet."""
     return CachedChat(Facts(chat_id=chat_id, profile=Profile(created_at=at)), GENESIS, at)
 
 

@@ -26,7 +26,6 @@ class ListFilter(msgspec.Struct, frozen=True, kw_only=True):
     created_before: datetime | None = None
 
     def fits(self, profile: Profile) -> bool:
-        """Whether a chat is wanted."""
         title = (profile.title or "").translate(_FOLDED)
         entries = (self.metadata or {}).items()
         return (
@@ -57,7 +56,6 @@ class ListFilter(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def latest(self) -> str | None:
-        """The same at the latest."""
         return None if self.created_before is None else _second(self.created_before)
 
 

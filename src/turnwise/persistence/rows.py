@@ -203,7 +203,6 @@ def event_of(  # noqa: PLR0913, PLR0917 - the columns of a row
 
 
 def columns_of_message(message: Message) -> dict[str, Any]:
-    """Return the columns of `messages` that repeat what is in the body."""
     return {
         "position": message.position,
         "id": message.id,
@@ -227,7 +226,6 @@ def numbered(events: Sequence[Event], *, chat_id: str, after: int, at: datetime)
 
 
 def unnumbered(event: Event) -> Event:
-    """Return the event as it was before it was stored."""
     return replace(event, seq=0, chat_id="", at=None)
 
 
@@ -257,7 +255,6 @@ def time_of(micros: int) -> datetime:
 
 
 def unreadable(chat_id: str, column: str, error: Exception) -> ChatUnreadable:
-    """Return the error for a stored value of a chat that is not what turnwise stored."""
     return ChatUnreadable(column, described(error), chat_id=chat_id)
 
 

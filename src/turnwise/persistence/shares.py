@@ -74,7 +74,6 @@ class ReachedCap(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        """The sentence for an operator."""
         whose = f"{self.kind} {self.name!r} has" if self.name else "chats without an owner have"
         return f"There is work to do, but {whose} {self.at_work} of {self.cap} chats at work: it waits for one of them."
 

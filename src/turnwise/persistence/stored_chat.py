@@ -87,7 +87,6 @@ class PartialRead(msgspec.Struct, frozen=True):
 
     @property
     def error(self) -> ChatUnreadable:
-        """The error that names the first issue."""
         issue = self.issues[0]
         return ChatUnreadable(issue.column, issue.problem, chat_id=self.facts.chat_id)
 
@@ -108,7 +107,6 @@ def facts_of(stored: Stored) -> Facts:
 
 
 def facts_or_rest(stored: Stored) -> Facts | PartialRead:
-    """Return the stored facts, or as much of them as can be read."""
     try:
         return facts_of(stored)
     except ChatUnreadable as error:
@@ -128,7 +126,6 @@ def unread_rest(chat_id: str, error: Exception) -> PartialRead:
 
 
 def partial_read(facts: Facts, issues: Sequence[IntegrityIssue]) -> PartialRead:
-    """Return what is left of a chat with issues."""
     return PartialRead(replace(facts, stored_state=UNREADABLE_STATE), tuple(issues))
 
 
@@ -318,6 +315,5 @@ def _describe_type(value: object) -> str:
 
 
 def unread(issues: Sequence[IntegrityIssue]) -> ErrorInfo:
-    """Return issues as a chat's `last_error`."""
     problems = "; ".join(dict.fromkeys(f"{issue.column}: {issue.problem}" for issue in issues))
     return ErrorInfo(kind=UNREADABLE, message=problems)

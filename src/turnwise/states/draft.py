@@ -96,7 +96,6 @@ class Draft(Generic[_Kind_co]):
 
     @property
     def version(self) -> int:
-        """The version that the draft becomes."""
         return self.before.version + 1
 
     def next_message_id(self) -> str:
@@ -157,11 +156,9 @@ class Draft(Generic[_Kind_co]):
         return message
 
     def salt_of(self, *names: str) -> str:
-        """Return the salt of something that this version writes."""
         return derived(self.at.salt, self.version, *names)
 
     def history_changed(self) -> None:
-        """Note that this version changes messages."""
         self.history_version = self.version
 
     def put_calls(self, *calls: ToolCall) -> None:
@@ -184,7 +181,6 @@ class Draft(Generic[_Kind_co]):
     def queue_changed(
         self, change: QueueChange, *ids: str, message: QueuedMessage | None = None, before: str | None = None
     ) -> None:
-        """Publish a change of the queue."""
         if self.ahead or self.traces or self.askers:
             waiting = {queued.id for queued in self.queue}
             self.ahead = tuple(queued for queued in self.ahead if queued in waiting)
@@ -247,7 +243,6 @@ class Draft(Generic[_Kind_co]):
         self.closing.clear()
 
     def drop_lease(self) -> None:
-        """End the lease, if there is one."""
         if self.lease is not None:
             self.writes.append(DropLease(self.lease.token))
             self.lease = None

@@ -102,7 +102,6 @@ def fault_of_lines(lines: tuple[int, int] | None, media_type: str, url: str | No
 
 
 def is_digest(blob: str) -> bool:
-    """Return whether this is the SHA-256 of something, as hex."""
     return _DIGEST.fullmatch(blob) is not None
 
 

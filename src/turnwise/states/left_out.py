@@ -31,5 +31,4 @@ class LeftOut(Value, frozen=True):
 
 
 def note_of_file(name: str | None, media_type: str, fault: str) -> str:
-    """Return the note in a prompt in place of a file."""
     return f"[The file {name or 'without a name'} ({media_type}) is left out here: {fault}.]"

@@ -484,6 +484,5 @@ def _without_encrypted(output: Json) -> Json:
 
 
 def marker_in(message: Message) -> MarkerPart | None:
-    """Return the marker that a message holds."""
     part = message.parts[0] if message.parts else None
     return part if isinstance(part, MarkerPart) else None

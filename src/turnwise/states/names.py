@@ -226,7 +226,6 @@ JOBS: Final = {state: spec.job for state, spec in SPECS.items() if spec.job is n
 
 
 def job_in(state: ChatState, *, settled: bool) -> Job | None:
-    """Return the job that runs in `state`, if it has one."""
     return None if state is ChatState.interrupted and settled else JOBS.get(state)
 
 

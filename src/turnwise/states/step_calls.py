@@ -184,7 +184,6 @@ def _is_open_local(call: ToolCall) -> bool:
 
 
 def _runs(call: ToolCall) -> bool:
-    """Whether a worker has still to run the call's tool."""
     return _is_open_local(call) and call.refusal is None
 
 

@@ -158,7 +158,6 @@ async def _diagnosis(chat_id: str, scanner: MissingFileScanner) -> Diagnosis:
 
 
 async def find_issues(store: ChatStore, chat_id: str) -> tuple[IntegrityIssue, ...]:
-    """Return all issues of a chat."""
     return await _find_issues(chat_id, await store.raw_rows(chat_id))
 
 
@@ -173,7 +172,6 @@ def is_repairable(issues: Sequence[IntegrityIssue]) -> bool:
 
 
 def advice_on(issues: Sequence[IntegrityIssue]) -> str:
-    """Return advice on issues."""
     if all(issue.column == BUDGETS.column for issue in issues):
         return _BUDGET
     in_log = any(issue.column.startswith("audit.") for issue in issues)
@@ -183,7 +181,6 @@ def advice_on(issues: Sequence[IntegrityIssue]) -> str:
 
 
 def summary_of(issues: Sequence[IntegrityIssue]) -> str:
-    """Return issues in one line."""
     return "; ".join(f"{issue.column}: {issue.problem}" for issue in issues)[:_MOST_CHARACTERS]
 
 

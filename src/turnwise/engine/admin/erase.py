@@ -75,7 +75,6 @@ class ErasureRequest(msgspec.Struct, frozen=True):
         return self.what & _LABELS
 
     def of(self, rows: ChatRows, facts: Facts) -> Erasing:
-        """Return the exact parts of a chat to erase."""
         try:
             messages = {message.id: (message, cut) for message, cut in _read_messages(rows)}
             queued = _queued_ids(rows) - messages.keys()
@@ -112,7 +111,6 @@ class ErasureRequest(msgspec.Struct, frozen=True):
 
 
 def parse_request(messages: Sequence[str], what: Collection[str]) -> ErasureRequest:
-    """Parse the arguments of `erase`."""
     unknown = sorted(set(what) - set(_WORDS))
     if unknown:
         raise InvalidArgument("what", f"must be of {', '.join(_WORDS)}; found {unknown[0]!r}")

@@ -27,7 +27,6 @@ _MOST_SUBAGENTS: Final = 100
 
 
 def words_of_time(at: datetime) -> str:
-    """Return a time in words."""
     return f"{at:%Y-%m-%d %H:%M:%S} UTC"
 
 
@@ -47,7 +46,6 @@ class AttemptProgress(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def described(self) -> str:
-        """The progress in words."""
         last = self.last_part
         failures = ", ".join(f"{kind} at {at:%H:%M:%S}" for kind, at in self.failures)
         words = [
@@ -71,7 +69,6 @@ class CallProgress(msgspec.Struct, frozen=True):
 
     @property
     def described(self) -> str:
-        """The progress in words."""
         since = "" if self.started is None else f" since {words_of_time(self.started)}"
         limit = "" if self.limit is None else f" (limit {self.limit:g} s)"
         return f"{self.name}{since}{limit}"
@@ -89,7 +86,6 @@ class Progress(msgspec.Struct, frozen=True):
 
 
 async def progress_of(store: ChatStore, agents: Agents, facts: Facts) -> Progress:
-    """Return the progress of a chat that can be read."""
     match facts.state:
         case ChatState.streaming if facts.step.attempt_open:
             progress = Progress(attempt=await _attempt(store, agents, facts))

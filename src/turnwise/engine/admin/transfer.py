@@ -105,7 +105,6 @@ async def _batches(lines: Iterable[str] | AsyncIterable[str]) -> AsyncGenerator[
 
 
 def store_import(chat: WholeChat, unit: UnitOfWork) -> None:
-    """Fire the transitions of an imported chat."""
     row = chat.rows.chat
     unit.fire(Imported(), reason=f"imported as of version {row['version']}, {row['head']}")
     if unit.facts.lease is not None:

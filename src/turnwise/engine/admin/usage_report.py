@@ -36,7 +36,6 @@ class UsageReport:
         self._sums: dict[_Group, _Sum] = {}
 
     async def read(self, store: ChatStore, owner: str | None) -> list[UsageSum]:
-        """Return the sums, in the order of their groups."""
         after: tuple[int, int, int] | None = _FIRST
         while after is not None:
             page = await store.usage_page(after=after, owner=owner, limit=_PAGE)

@@ -71,7 +71,6 @@ class Agents:
 
     @property
     def sources(self) -> Collection[ToolSource]:
-        """The sources of the agents' tools."""
         return [source for own in self._own.values() for source in own.sources]
 
     def sources_of(self, agent: str) -> Collection[ToolSource]:
@@ -93,7 +92,6 @@ class Agents:
 
     @property
     def inactive_tools(self) -> Mapping[str, Collection[str]]:
-        """The tools that the settings leave out, by agent."""
         return {name: own.configuration.toolbox.inactive for name, own in self._own.items()}
 
     def _find_configuration(self, agent: str) -> Configuration | None:
@@ -196,7 +194,6 @@ class Agents:
         return self.at_hand(facts.profile).behind(len(facts.turn.fallback_from)).limits
 
     def estimator(self, facts: Facts, now: datetime) -> CallEstimator:
-        """Return the estimator of a chat's next model call."""
         configuration = self.at_hand(facts.profile).behind(len(facts.turn.fallback_from))
         prices = token_prices(configuration.model, now)
         return CallEstimator(
@@ -240,7 +237,6 @@ class Agents:
                 )
 
     def check_active(self, agent: str, active: Sequence[str] | None, client_tools: Sequence[ClientTool]) -> None:
-        """Refuse active tools that neither the agent nor the client has."""
         if active is None:
             return
         tools = self.runs.get(agent, ())
@@ -255,7 +251,6 @@ class Agents:
     def check_tool_choice(
         self, agent: str, parameters: Mapping[str, Any] | None, client_tools: Sequence[ClientTool]
     ) -> None:
-        """Refuse a forced tool that neither the agent nor the client has."""
         tools = self.runs.get(agent)
         if tools is not None:
             check_tool_choice(f"agent {agent!r}", parameters or {}, tools, client_tools)
@@ -280,7 +275,6 @@ class Agents:
                 check_offer("this chat", chosen_model, own.with_active(active).toolbox, every)
 
     def load_prices(self) -> None:
-        """Load the prices of the agents' models, once in a process."""
         for own in self._own.values():
             for model in own.configuration.models:
                 load_prices(model)

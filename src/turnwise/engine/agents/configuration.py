@@ -49,7 +49,6 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, agent: Agent, models: Sequence[Model], settings: Settings, hooks: Hooks) -> Configuration:
-        """Return the configuration of an agent's chats."""
         if agent.settings is not None:
             settings = agent.settings.over(settings)
         answer = None if agent.output is None else format_of(agent.name, agent.output)
@@ -81,7 +80,6 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def models(self) -> tuple[Model, ...]:
-        """All models that may be asked, in their order."""
         return (self.model, *(model for model, _ in self.fallbacks))
 
     def behind(self, failed: int) -> Configuration:
@@ -93,7 +91,6 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
         return replace(self, model=model, fallbacks=self.fallbacks[place:], limits=limits)
 
     def toolbox_of(self, agent: Agent) -> Toolbox:
-        """Return the tools of the agent as they are now."""
         return _toolbox(agent, self.answer, self.settings)
 
     def answers_natively(self, client_tools: Sequence[ClientTool]) -> bool:
@@ -200,7 +197,6 @@ class CurrentConfiguration:
 
     @property
     def configuration(self) -> Configuration:
-        """The configuration with the tools that the sources offer now."""
         if not self.sources:  # the common case, asked many times a turn
             return self._configuration
         offers = self._current_offers()

@@ -30,7 +30,6 @@ class Models:
 
     @property
     def names(self) -> Collection[str]:
-        """The names of those that are made."""
         return frozenset(self._made)
 
     def named(self, name: str) -> Model:
@@ -51,7 +50,6 @@ class Models:
         return [one for model in models for one in alternatives_of(model)]
 
     def or_missing(self, name: str) -> Model:
-        """Return the model of that name, or a `MissingModel`."""
         try:
             return self.named(name)
         except SettingsError as error:
@@ -99,10 +97,8 @@ class MissingModel:
         return None
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelPart]:
-        """Raise the problem."""
         await self.generate(request)
         yield ModelPart("heartbeat")
 
     async def generate(self, request: ModelRequest) -> ModelReply:  # noqa: ARG002 - as every model is asked
-        """Raise the problem."""
         raise ModelError(self._kind, retryable=False, message=self._problem)

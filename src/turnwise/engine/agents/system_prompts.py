@@ -30,7 +30,6 @@ class SystemPrompts:
         """Each prompt with the turn and agent that it was made for."""
 
     def __iter__(self) -> Iterator[str]:
-        """Yield the chats."""
         return iter(self._call_prompt)
 
     async def prompt_of(

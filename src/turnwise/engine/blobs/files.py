@@ -44,7 +44,6 @@ class Files(msgspec.Struct, frozen=True):
     settings: Settings
 
     async def put(self, chat_id: str, content: FileContent, media_type: str | None, name: str | None) -> FilePart:
-        """Keep a file for a chat, as `Engine.put_file` promises."""
         source = await source_of(content)
         async with aclosing(source.pieces):
             part = self._check_file(source, media_type, name)
@@ -116,7 +115,6 @@ class Files(msgspec.Struct, frozen=True):
                 yield piece
 
     async def read(self, chat_id: str, file: FilePart | str) -> AsyncGenerator[bytes, None]:
-        """Yield a file of a chat, as `Engine.open_file` promises."""
         if isinstance(file, FilePart) and file.data is not None:
             yield decoded(file)
             return
@@ -133,7 +131,6 @@ class Files(msgspec.Struct, frozen=True):
             raise FileNotFound(chat_id, digest, gone.problem) from gone
 
     async def size_of(self, chat_id: str, digest: str) -> int:
-        """Return the size of a file that the chat holds."""
         held = await self.store.held_files(chat_id, [digest]) if is_digest(digest) else {}
         if digest not in held:
             await self.store.facts(chat_id)
@@ -149,7 +146,6 @@ class Files(msgspec.Struct, frozen=True):
         )
 
     async def import_spool(self, chat_id: str, spool: Spool) -> None:
-        """Store the files of a chat that is about to be imported."""
         for digest in spool.blobs:
             await self.blobs.put(spool.read(digest), partial(self.note, chat_id, arriving=True))
 
@@ -205,7 +201,6 @@ class Files(msgspec.Struct, frozen=True):
 
 
 def append_notes(output: Json, notes: Sequence[str]) -> Json:
-    """Return a tool's output, with notes behind it."""
     if not notes:
         return output
     text: str = output if isinstance(output, str) else msgspec.json.encode(output).decode()
@@ -213,7 +208,6 @@ def append_notes(output: Json, notes: Sequence[str]) -> Json:
 
 
 def decoded(file: FilePart) -> bytes:
-    """Return the bytes of a file that is given inline."""
     try:
         return b64decode(file.data or "")
     except binascii.Error:

@@ -161,7 +161,6 @@ _EMPTY: Final = ReasoningPart()
 
 
 def model_key(model: Model) -> str:
-    """Return the key of `LeftOut.model`."""
     return f"{model.provider}:{model.name}"
 
 

@@ -45,7 +45,6 @@ class MissingFileScanner:
         self._store_checked = False
 
     async def find_missing(self, chat_id: str, rows: Rows) -> tuple[LostFile, ...]:
-        """Return the lost files of a chat."""
         lost = await self._scan(chat_id, rows)
         # Erasure deletes the reference before the file, so re-read: a file erased meanwhile is not missing.
         return await self._scan(chat_id, await self.files.store.raw_rows(chat_id)) if lost else ()

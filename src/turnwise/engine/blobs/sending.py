@@ -44,7 +44,6 @@ class Sending:
         return f"sending {self.chat_id} {self._name or secrets.token_hex(16)}"
 
     async def __aenter__(self) -> Self:
-        """Enter."""
         return self
 
     async def __aexit__(
@@ -56,7 +55,6 @@ class Sending:
             await self.end()
 
     async def end(self) -> None:
-        """Release the files."""
         with suppress(StoreError):  # a sweep does it
             await self._files.store.let_go(seconds=0, limit=1, chat_id=self._holder)
 

@@ -32,7 +32,6 @@ def parts_within(settings: Settings, content: Content) -> tuple[Part, ...]:
 
 
 def check_message(settings: Settings, content: Content) -> tuple[Part, ...]:
-    """Return the parts of a message, with its files checked."""
     parts = parts_within(settings, content)
     for part in parts:
         problem = refusal_of(settings, part) if isinstance(part, FilePart) else None

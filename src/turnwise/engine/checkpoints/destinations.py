@@ -72,13 +72,11 @@ class PublishedFile:
             raise SettingsError("checkpoints", f"{self.name!r} cannot be written: {error.strerror or error}") from error
 
     async def published_versions(self, chat_ids: Collection[str]) -> Mapping[str, int]:
-        """Return the published versions of chats."""
         return await anyio.to_thread.run_sync(
             partial(self._published_versions, frozenset(chat_ids)), abandon_on_cancel=True
         )
 
     async def publish(self, heads: Sequence[Head], *, at: datetime, key: SigningKey) -> None:
-        """Append a line for each."""
         await anyio.to_thread.run_sync(partial(self._append, heads, at, key), abandon_on_cancel=True)
 
     def _check(self) -> None:
@@ -180,7 +178,6 @@ class Address:
         return {}
 
     async def publish(self, heads: Sequence[Head], *, at: datetime, key: SigningKey) -> None:
-        """Post one line per head, in one request."""
         prev = self._prev
         if not self._unacknowledged:
             for head in heads:

@@ -35,7 +35,6 @@ class Publisher:
         self._outboxes = [Outbox(one, checkpoints.key, store, clock) for one in self._destinations]
 
     async def open(self) -> None:
-        """Check that the destinations can be written to."""
         for destination in self._destinations:
             await destination.check()
 
@@ -54,13 +53,11 @@ class Publisher:
                 await outbox.ended.wait()
 
     def committed(self, committed: Committed) -> None:
-        """Note a commit."""
         every, after = self._checkpoints.every, committed.facts
         if after.resting or (every is not None and after.version // every > committed.before.version // every):
             self.note(after.chat_id)
 
     def note(self, chat_id: str) -> None:
-        """Have a checkpoint of a chat published."""
         for outbox in self._outboxes:
             outbox.add(chat_id)
 
@@ -86,7 +83,6 @@ class Outbox:
         self.ended = asyncio.Event()
 
     def add(self, chat_id: str) -> None:
-        """Have a checkpoint of a chat published."""
         self._waiting[chat_id] = None
         self._bell.set()
 

@@ -29,7 +29,6 @@ class BudgetLimits(msgspec.Struct, frozen=True, kw_only=True):
     actor: str
 
     def __call__(self, stored: StoredBudget | None, _now: datetime) -> StoredBudget | None:
-        """Return the budget with these limits; spending and reservations stay."""
         if self.tokens is None and self.cost is None:
             return None
         budget = stored or StoredBudget(owner=self.owner, chat_id=self.chat_id)
@@ -55,7 +54,6 @@ async def set_budget(  # noqa: PLR0913 - the contract
     timezone: str,
     actor: str,
 ) -> Budget | None:
-    """Set, change or remove a budget, as `Chats.set_budget` promises."""
     if (owner is None) == (chat_id is None):
         raise InvalidArgument("owner", "pass either an owner or a chat_id")
     time_zone(timezone)
@@ -72,7 +70,6 @@ async def set_budget(  # noqa: PLR0913 - the contract
 
 
 async def list_budgets(store: ChatStore, *, owner: str | None = None, chat_id: str | None = None) -> list[Budget]:
-    """Return budgets, as `Chats.budgets` promises."""
     keys = [] if owner is None else [key_of_owner(owner)]
     if chat_id is not None:
         keys += keys_of(chat_id, (await store.facts(chat_id)).profile.owner)

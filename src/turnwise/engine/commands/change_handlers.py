@@ -242,7 +242,6 @@ class ChangeHandlers(ReportHandlers):
         return parts_within(self._runtime.settings, content)
 
     async def _changed(self, chat_id: str, change: Change, *, if_version: int | None = None) -> Chat:
-        """Make a change in one transaction and return the chat."""
         return chat_of((await self._change(chat_id, AtVersion(if_version), change)).facts)
 
     async def _change(self, chat_id: str, *changes: Change) -> Committed:
@@ -259,7 +258,6 @@ class AtVersion(msgspec.Struct, frozen=True):
     if_version: int | None
 
     def __call__(self, unit: UnitOfWork) -> None:
-        """Check the version."""
         if self.if_version is not None and unit.facts.version != self.if_version:
             raise VersionMismatch(unit.facts.chat_id, self.if_version, unit.facts.version)
 

@@ -58,7 +58,6 @@ class ChatCreation(msgspec.Struct, frozen=True, kw_only=True):
     client_id: str | None = None
 
     async def create(self) -> Chat:
-        """Create the chat, or return the one that its `client_id` created."""
         runtime = self.runtime
         limit = runtime.settings.message_limit_bytes
         fit("system", at_most(limit), self.system or "")

@@ -42,7 +42,6 @@ class Fork(msgspec.Struct, frozen=True):
     """Whether the history ends with an answer that was given by a call."""
 
     def __call__(self, unit: UnitOfWork) -> None:
-        """Fire the creation."""
         parent, forked_from = self.parent, f"{self.at_version}:{self.hash}"
         profile = replace(
             parent.profile,

@@ -59,7 +59,6 @@ class Handlers(ChangeHandlers):
     """The chats of an open engine. Each method overrides its declaration: its arguments were checked."""
 
     def acting(self, actor: str) -> Handlers:
-        """Return the same on behalf of another actor."""
         return Handlers(self._runtime, self._worker, self._broadcaster, self._lifetime, actor)
 
     # Chats

@@ -27,13 +27,11 @@ class Labelling(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, labels: Mapping[str, Any]) -> Self:
-        """Return the change."""
         if not labels:
             raise SettingsError("update_chat", f"needs one of {', '.join(_LABELS)} to change")
         return cls(labels)
 
     def __call__(self, unit: UnitOfWork) -> None:
-        """Fire the triggers that change something."""
         labels, facts = self.labels, unit.facts
         if labels.get("archived") is False and facts.archived:
             unit.fire(Unarchived())
@@ -54,7 +52,6 @@ class MarkingRead(msgspec.Struct, frozen=True):
     turn: int | None
 
     def __call__(self, unit: UnitOfWork) -> None:
-        """Fire the change, if there is one."""
         facts = unit.facts
         if facts.unread and (self.turn is None or facts.last_ended_turn <= self.turn):
             unit.fire(MarkedRead())
@@ -68,7 +65,6 @@ class Configuring(msgspec.Struct, frozen=True):
 
     @classmethod
     async def of(cls, agents: Agents, choices: Mapping[str, Any]) -> Self:
-        """Return the change."""
         if not choices:
             raise SettingsError("configure", f"needs one of {', '.join((*_CONFIGURABLE, _CLIENT_TOOLS))} to change")
         if "agent" in choices:
@@ -77,7 +73,6 @@ class Configuring(msgspec.Struct, frozen=True):
         return cls(agents, choices)
 
     def __call__(self, unit: UnitOfWork) -> None:
-        """Fire the change, if anything differs."""
         agents, choices, profile = self.agents, self.choices, unit.facts.profile
         client_tools: tuple[ClientTool, ...] = choices.get(_CLIENT_TOOLS, profile.client_tools)
         before = {name: getattr(profile, name) for name in _CONFIGURABLE}

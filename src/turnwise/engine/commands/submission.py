@@ -26,7 +26,6 @@ class Submission(msgspec.Struct, frozen=True):
     runtime: Runtime
 
     def __call__(self, unit: UnitOfWork) -> None:
-        """Fire the triggers for the results."""
         late = late_results(self.results, unit.facts, unit.now)
         if late or unit.accepts(DeadlinePassed()):
             unit.fire(DeadlinePassed())  # no sweep has expired the calls yet
@@ -39,7 +38,6 @@ class Submission(msgspec.Struct, frozen=True):
 
 
 def check_outputs(tools: Iterable[ClientTool], calls: Iterable[ToolCall], results: Iterable[ToolResult]) -> None:
-    """Check the results of client tools with an output schema."""
     schemas = {tool.name: tool.output_schema for tool in tools}
     asked = {call.call_id: call for call in calls if call.is_client and call.approval is None}
     for result in results:

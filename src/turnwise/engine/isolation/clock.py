@@ -53,15 +53,12 @@ class SystemClock:
     """The machine's clock."""
 
     def now(self) -> datetime:
-        """Return the time, in UTC."""
         return datetime.now(UTC)
 
     def monotonic(self) -> float:
-        """Return the machine's monotonic clock."""
         return time.monotonic()
 
     def call_later(self, seconds: float, callback: Callable[[], object]) -> Timer:
-        """Call `callback` from the event loop after that many seconds."""
         return asyncio.get_running_loop().call_later(seconds, callback)
 
 
@@ -102,7 +99,6 @@ class Timeout:
             self._callback()
 
     def cancel(self) -> None:
-        """Do not call back."""
         self._timer.cancel()
 
 

@@ -127,5 +127,4 @@ class FailureLog:
         return self.is_new(name, error) and not is_known
 
     def succeeded(self, name: str) -> None:
-        """Forget the failure of that name."""
         self._problems.pop(name, None)

@@ -100,11 +100,9 @@ class UserCall(Generic[T]):
             self.task.add_done_callback(lambda _: timer.cancel())
 
     def log(self, event: str) -> None:
-        """Log an event of the call, with the fields of its chat."""
         self._context.run(logger.warning, event, code=self.name, **self.about)
 
     def leave_behind(self) -> None:
-        """Abandon code that does not end."""
         self.log("user_code_abandoned")
         self._cancellation_shield.shield = True
         # Otherwise `asyncio.run` would wait for it for ever, and the program could not end.

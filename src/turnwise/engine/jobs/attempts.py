@@ -159,5 +159,4 @@ def _discard(discarded: AttemptDiscarded, unit: UnitOfWork) -> None:
 
 
 def _models_of(facts: Facts) -> tuple[object, ...]:
-    """Return the facts that choose the model."""
     return facts.profile.agent, facts.profile.model, facts.turn.fallback_from

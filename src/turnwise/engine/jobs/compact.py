@@ -80,7 +80,6 @@ class CompactionJob:
             unit.fire(Compacted(token=self._leased.token, summary=summary, usage=self._spending.usage))
 
     async def _fold(self) -> Summary:
-        """Return the new history for the model."""
         view, observers = await self._leased.current_view(), self._leased.runtime.observers
         by_strategy = self._leased.configuration.settings.compaction.strategy is not None
         with observers.compaction(self._leased.facts, by_strategy=by_strategy, messages=len(view.messages)) as run:
@@ -139,7 +138,6 @@ class CompactionJob:
         return folded.messages
 
     async def _fail(self, failure: ModelError) -> None:
-        """Commit that the attempt failed."""
         step, settings = self._leased.facts.step, self._leased.configuration.settings
         # A request for a summary is not streamed: one that took too long has been answered for most of that time.
         paid = (

@@ -24,12 +24,10 @@ class HeldAttempt(msgspec.Struct, kw_only=True):
     """The model, with digests of its parameters and tools."""
 
     def is_of(self, step: StepFacts) -> bool:
-        """Whether this is the attempt at which the step is."""
         return (self.step, self.attempt) == (step.number, step.attempt)
 
     @property
     def usage(self) -> Usage | None:
-        """The usage so far, if it is known."""
         if self.reply is not None:
             return self.reply.reply().usage
         return None if self.spending is None else self.spending.usage

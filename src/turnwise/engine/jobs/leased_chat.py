@@ -115,7 +115,6 @@ class LeasedChat:
 
     @property
     def chat_id(self) -> str:
-        """The chat."""
         return self.facts.chat_id
 
     @property
@@ -126,7 +125,6 @@ class LeasedChat:
 
     @property
     def lost(self) -> bool:
-        """Whether the lease is gone, or is to end."""
         return self.ended or not self.holds
 
     @property
@@ -277,7 +275,6 @@ class LeasedChat:
             raise ConcurrentTransition
 
     async def look(self) -> Facts:
-        """Read the facts, and update them."""
         known = self.facts
         facts = await self.runtime.store.facts(self.chat_id)
         self.observe(facts, known=known)

@@ -42,7 +42,6 @@ class LiveParts:
             self._timer = asyncio.get_running_loop().call_later(window, begin, self._store)
 
     def cancel(self) -> None:
-        """Show nothing more."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()

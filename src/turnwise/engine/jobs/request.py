@@ -59,7 +59,6 @@ class Requests:
         self._leased = leased
 
     async def of_step(self) -> ModelRequest:
-        """Return the request for the chat's current step."""
         hooks = self._leased.configuration.hooks
         view = await self._leased.current_view()
         as_stored = hooks.prepare_messages is None

@@ -162,7 +162,6 @@ class Finish(msgspec.Struct, frozen=True):
     following: ToolCall | None
 
     def __call__(self, unit: UnitOfWork) -> None:
-        """Fire it."""
         token = self.leased.token
         facts = unit.fire(CallFinished(token=token, outcome=self.outcome))
         if self.following is not None:
@@ -179,7 +178,6 @@ class End(msgspec.Struct, frozen=True):
     error: ErrorInfo
 
     def __call__(self, unit: UnitOfWork) -> None:
-        """Fire it."""
         for outcome in self.outcomes:
             unit.fire(CallFinished(token=self.token, outcome=outcome))
         unit.fire(Failed(token=self.token, error=self.error))

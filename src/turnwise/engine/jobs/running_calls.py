@@ -101,11 +101,9 @@ class RunningCall(msgspec.Struct):
     """Whether the tool has started, here or on a worker that is gone. A cancelled call never starts."""
 
     def begin(self) -> None:
-        """Note that the tool begins."""
         self.began = True
 
     def cancel(self) -> None:
-        """Tell the tool to end."""
         self.context.cancelled = True
         if self.call is not None:
             self.call.abandon()

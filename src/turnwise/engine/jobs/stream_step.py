@@ -62,7 +62,6 @@ class StepJob:
         self._leased = leased
 
     async def run(self) -> None:
-        """Stream one attempt and fire `step_finished`; after a retryable failure the job runs again."""
         attempts = Attempts(self._leased)
         attempt = Attempt(self._leased, attempts, await attempts.begin())
         try:
@@ -118,7 +117,6 @@ class Attempt:
                 await leased.fire(finished, shown=rest)
 
     def _first_calls(self, reply: StepReply) -> tuple[str, ...]:
-        """Return the ids of the calls that start with the reply."""
         leased, configuration = self._leased, self._leased.configuration
         first = leased.runtime.calls_to_start(
             reply.calls, configuration.toolbox, agent=configuration.agent, deps_agent=leased.deps.open_for
@@ -126,7 +124,6 @@ class Attempt:
         return tuple(call.call_id for call in first)
 
     async def fail(self, error: ModelError) -> None:
-        """Commit the failure of the attempt."""
         leased = self._leased
         # Raises the error that prevented parts from being stored before anything is committed: they are missing from
         # `rest`, and the stored reply must be the one that subscribers saw. The runner reads that from the store.

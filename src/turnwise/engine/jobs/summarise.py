@@ -54,7 +54,6 @@ class Summariser:
 
     @property
     def model(self) -> Model:
-        """The model that is asked."""
         return self._leased.configuration.settings.compaction.model or self._leased.configuration.model
 
     async def in_time(self, work: Callable[[], Awaitable[Outcome]]) -> Outcome:
@@ -192,7 +191,6 @@ def _short(part: Part, most: int) -> Part:
 
 
 def _cut(text: str, most: int) -> str:
-    """Return the beginning and the end of a text."""
     if len(text) <= most:
         return text
     half = most // 2

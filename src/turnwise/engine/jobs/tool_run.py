@@ -55,7 +55,6 @@ class ToolTask:
         self._run = RunningCall(self._context, began=began)
 
     def start(self) -> None:
-        """Start the tool, unless the chat has changed."""
         call = self._call
         self._running.calls[call.call_id] = self._run
         self._run.call = self._leased.runtime.tasks.user_calls.start(

@@ -58,7 +58,6 @@ class Watchdog:
         return now
 
     def stop(self) -> None:
-        """Stop watching."""
         if self._timer is not None:
             self._timer.cancel()
 

@@ -125,7 +125,6 @@ class ServerConnection:
             call.cancel()
 
     async def listing(self) -> Listing:
-        """Return the tools that the server offers now."""
         if self._client is None or self.is_over:
             raise MCPUnreachable(self._server, self._problem)
         self.tools_changed = False

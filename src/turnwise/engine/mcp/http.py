@@ -58,7 +58,6 @@ class _OfHttpx(httpx2.Auth):
 
 @asynccontextmanager
 async def over_http(url: str, headers: Mapping[str, str], auth: Credentials | None) -> AsyncIterator[mcp.Client]:
-    """Connect to a server."""
     hooks = {"response": [_note_status]}
     async with (
         httpx2.AsyncClient(headers=dict(headers), auth=auth, timeout=_TIMEOUT, event_hooks=hooks) as http,

@@ -18,7 +18,6 @@ from turnwise.states.values.plain import well_formed_json
 
 @asynccontextmanager
 async def over_stdio(started: mcp.StdioServerParameters) -> AsyncIterator[mcp.Client]:
-    """Start a server and connect to it."""
     async with mcp.Client(_transport(started)) as client:
         yield client
 

@@ -202,30 +202,24 @@ class Observers(msgspec.Struct, frozen=True):
                     )
 
     def transitioned(self, decisions: Sequence[Decision]) -> None:
-        """Report committed transitions to every observer."""
         for observer in self.every:
             with _harmless(observer):
                 for decision in decisions:
                     observer.transitioned(decision)
 
     def running(self, chats: int) -> None:
-        """Report how many chats run here now."""
         self._report(methodcaller("running", chats))
 
     def waiting(self, seconds: Mapping[str, float]) -> None:
-        """Report how long chats wait for a worker."""
         self._report(methodcaller("waiting", seconds))
 
     def budgets(self, budgets: Sequence[Budget]) -> None:
-        """Report the budgets."""
         self._report(methodcaller("budgets", budgets))
 
     def measured(self, figures: ChatFigures) -> None:
-        """Report the figures of all chats."""
         self._report(methodcaller("measured", figures))
 
     def refused(self, command: str, error: TurnwiseError) -> None:
-        """Report an error that a method of the engine raised."""
         self._report(methodcaller("refused", command, error))
 
     def _report(self, call: Callable[[Observer], object]) -> None:

@@ -69,7 +69,6 @@ class OpenTelemetryObserver(Observer):
         return None if span is None else str(span)
 
     def transitioned(self, decision: Decision) -> None:
-        """Make the span of a turn that has ended."""
         turn = decision.ended
         if turn is None or (turn_span := TurnSpan.stored(turn.trace)) is None:
             return
@@ -98,7 +97,6 @@ class OpenTelemetryObserver(Observer):
         span.end(nanoseconds(end))
 
     def model_called(self, call: ModelCall) -> Ended:
-        """Open the span of a model call, below the turn's."""
         request = call.request
         span = self._tracer.start_span(f"chat {call.model}", _above(call.trace), kind=trace.SpanKind.CLIENT)
         _set(
@@ -162,7 +160,6 @@ class OpenTelemetryObserver(Observer):
         return end
 
     def tool_started(self, run: ToolRun) -> Ended:
-        """Open the span of a tool run, below the turn's."""
         span = self._tracer.start_span(f"execute_tool {run.call.name}", _above(run.trace))
         _set(
             span,

@@ -123,7 +123,6 @@ class PrometheusObserver(Observer):
         self._tools = times("turnwise_tool_seconds", "Time of a tool run.", ["tool", "outcome"])
 
     def transitioned(self, decision: Decision) -> None:
-        """Count a transition, and the step, retry or compaction that it is."""
         self._transitions.labels(decision.trigger.name, decision.source or "new", decision.target.value).inc()
         model = self._last_models.get(decision.facts.chat_id, _NO_MODEL)
         if decision.trigger in (t.AttemptDiscarded, t.FallbackStarted):
@@ -160,11 +159,9 @@ class PrometheusObserver(Observer):
             self._step_seconds.labels(*model, outcome).observe(max(seconds, 0))
 
     def running(self, chats: int) -> None:
-        """Set how many chats run."""
         self._running.set(chats)
 
     def waiting(self, seconds: Mapping[str, float]) -> None:
-        """Set how long the chats of each agent wait."""
         for agent in self._waited - seconds.keys():
             self._waiting.labels(agent).set(0)
         for agent, longest in seconds.items():
@@ -172,7 +169,6 @@ class PrometheusObserver(Observer):
         self._waited |= seconds.keys()
 
     def budgets(self, budgets: Sequence[Budget]) -> None:
-        """Set what is spent, reserved and left of the budgets, in sums."""
         self._budgets.clear()
         for one in budgets:
             scope = "chat" if one.owner is None else "owner"
@@ -185,17 +181,14 @@ class PrometheusObserver(Observer):
                     self._budgets.labels(scope, "dollars", figure).inc(float(amount.cost))
 
     def measured(self, figures: ChatFigures) -> None:
-        """Set how many chats are in each state, and how long the oldest wait and work."""
         _set(self._chats, list(ChatState), {**figures.states, "archived": figures.archived})
         _set(self._oldest_action, get_args(ActionOf), figures.oldest_actions)
         _set(self._oldest_work, LEASED, figures.oldest_work)
 
     def refused(self, command: str, error: TurnwiseError) -> None:
-        """Count an error that a method raised."""
         self._refusals.labels(command, snake_case(type(error).__name__)).inc()
 
     def model_called(self, call: ModelCall) -> Ended:
-        """Measure the prompt now, and the call once it is over."""
         labels = (call.provider, call.model, call.request.purpose)
         self._prompt_messages.labels(*labels).observe(len(call.request.messages))
         self._prompt_characters.labels(*labels).observe(call.characters)
@@ -208,7 +201,6 @@ class PrometheusObserver(Observer):
         return partial(self._measure_model, call)
 
     def tool_started(self, run: ToolRun) -> Ended:
-        """Measure a tool run once it is over."""
         tool = run.call.name if run.known else "unknown"
         return lambda: self._tools.labels(tool, run.outcome).observe(run.seconds)
 

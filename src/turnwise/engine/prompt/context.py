@@ -50,7 +50,6 @@ class View:
         return self
 
     def has_call(self, call_id: str) -> bool:
-        """Whether one of the messages asks for that call."""
         return call_id in self._call_ids
 
     @property

@@ -85,7 +85,6 @@ def _missing_results(history: Sequence[Message], now: datetime) -> list[Message]
 
 
 def tail_of(seen: Sequence[Message]) -> Tail:
-    """Return the tail of messages that the model sees."""
     if not seen:
         return Tail.empty
     last = seen[-1]
@@ -114,11 +113,9 @@ class ImportedHistory(msgspec.Struct, frozen=True):
         return len(self.entries)
 
     async def with_parts(self, stored: Callable[[Sequence[Part]], Awaitable[tuple[Part, ...]]]) -> ImportedHistory:
-        """Return the history with the parts of each message as `stored` returns them."""
         return ImportedHistory([(place, replace(one, parts=await stored(one.parts))) for place, one in self.entries])
 
     def inheritance(self, now: datetime) -> Inheritance:
-        """Return the initial history of the chat."""
         messages = self._messages(now)
         seen = [message for message in messages if message.audience is Audience.everyone]
         return Inheritance(

@@ -221,7 +221,6 @@ def _user_parts(place: str, parts: Sequence[Part]) -> tuple[Part, ...]:
 
 
 def refuse(place: str, field: str, problem: str) -> NoReturn:
-    """Refuse a message, or a field of it."""
     named = f"{place}.{field}".rstrip(".")
     raise InvalidContent(f"{named}: {problem}", argument=named)
 

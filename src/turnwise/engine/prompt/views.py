@@ -87,7 +87,6 @@ def transcript_of(snapshot: Snapshot) -> Transcript:
 
 
 def compactions_of(history: Sequence[Message], ledger: Sequence[RecordUsage]) -> list[Compaction]:
-    """Return the compactions in a history, oldest first."""
     costs: dict[int, Usage] = {}
     for entry in ledger:
         if entry.purpose == "summary" and entry.usage != NO_USAGE:

@@ -114,7 +114,6 @@ async def top_of(store: ChatStore, subagent: Facts) -> str | None:
 
 
 async def archived_subagents(store: ChatStore, facts: Facts) -> frozenset[str]:
-    """Return the archived subagents that a chat waits for."""
     names = set[str]()
     for name in awaited_by(facts):
         with suppress(ChatNotFound, ChatUnreadable):

@@ -100,7 +100,6 @@ class Subscription:
         return self._notifications > notifications
 
     def fail(self, failure: Exception) -> None:
-        """Wake the reader with an error."""
         self._failure = failure
         self._bell.set()
 
@@ -166,7 +165,6 @@ class Broadcaster:
             del self._of_all[subscription]
 
     def wake_all(self) -> None:
-        """Wake the subscriptions to all chats."""
         for subscription in self._of_all:
             subscription.ring()
 
@@ -200,7 +198,6 @@ class Broadcaster:
         return newest > facts.version
 
     def publish_facts(self, facts: Facts) -> None:
-        """Pass facts to the observers."""
         for observer in self._observers:
             observer(facts)
 

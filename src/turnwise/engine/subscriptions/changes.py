@@ -43,7 +43,6 @@ class ChangeReader:
 
     @classmethod
     async def at_end(cls, store: ChatStore) -> Self:
-        """Return a reader of future changes."""
         numbers = await store.numbers()
         is_proven = numbers.oldest >= numbers.following
         reader = cls(store, numbers.last if is_proven else max(0, numbers.last - _LOOK_BACK))

@@ -56,7 +56,6 @@ class LatestEvents:
         return [event for event in latest if event.seq > number]
 
     def forget(self, chat_id: str | None) -> None:
-        """Forget a chat, or all."""
         if chat_id is None:
             self._chats.clear()
         else:

@@ -128,7 +128,6 @@ def join_problems(problems: Sequence[str]) -> str:
 
 
 def schema_of(tool: Tool | ClientTool) -> Mapping[str, Any]:
-    """Return the JSON schema of a tool's arguments."""
     return tool.input_schema if isinstance(tool, ClientTool) else tool.schema
 
 

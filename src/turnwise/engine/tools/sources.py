@@ -45,7 +45,6 @@ Declared = Tool | Callable[..., Any] | ToolSource
 
 
 def sources_in(declared: Iterable[Declared]) -> tuple[ToolSource, ...]:
-    """Return the entries that are sources."""
     return tuple(one for one in declared if not isinstance(one, Tool) and isinstance(one, ToolSource))
 
 

@@ -188,7 +188,6 @@ class Toolbox(msgspec.Struct, frozen=True):
         return self.settings.parallel_cap if self.settings.tools_parallel == "all" or all_are_safe else 1
 
     def timeout(self, call: ToolCall) -> float | None:
-        """Return the seconds a call may take."""
         tool = self.tools.get(call.name)
         return tool.timeout if tool is not None and tool.timeout is not None else self.settings.tool_timeout
 

@@ -68,7 +68,6 @@ class UnitOfWork:
 
     @property
     def now(self) -> datetime:
-        """The database's time."""
         return self._at.now
 
     @property
@@ -227,12 +226,10 @@ class ChatWriter:
         return await run_shielded(self._change_and_adopt(self._worker, chat_id, changes, actor, self.store.create))
 
     async def import_chat(self, chat: WholeChat, change: Change, *, actor: str) -> Committed:
-        """Take a chat in, and change it."""
         work = partial(self.store.import_chat, chat, self._plan((change,), actor))
         return await run_shielded(self._commit(chat.chat_id, work))
 
     async def repair(self, chat_id: str, change: Change, *, actor: str) -> Committed:
-        """Change what can be read of a chat."""
         work = partial(self.store.repair, chat_id, self._plan((change,), actor))
         return await run_shielded(self._commit(chat_id, work))
 

@@ -75,7 +75,6 @@ def late_results(results: Sequence[ToolResult], facts: Facts, now: datetime) -> 
 
 
 def digest_of_parts(parts: Sequence[Part]) -> str:
-    """Return the digest by which a repeated message is recognised."""
     return digest([_fields_sent(part) for part in parts])
 
 

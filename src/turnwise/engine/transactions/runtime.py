@@ -84,7 +84,6 @@ class Runtime(msgspec.Struct, kw_only=True):
 
     @property
     def store(self) -> ChatStore:
-        """The store."""
         return self.writer.store
 
     @property
@@ -94,7 +93,6 @@ class Runtime(msgspec.Struct, kw_only=True):
 
     @property
     def observers(self) -> Observers:
-        """The observers."""
         return self.writer.observers
 
     def calls_to_start(

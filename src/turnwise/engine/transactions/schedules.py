@@ -35,7 +35,6 @@ class Times(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, at: datetime | None, every: str | None, timezone: str | None) -> Self:
-        """Return the times that a caller names."""
         if (at is None) == (every is None):
             raise InvalidArgument("at", "give either `at` or `every`, not both")
         name = "UTC" if timezone is None else timezone
@@ -82,7 +81,6 @@ class Scheduling(msgspec.Struct, frozen=True):
     id: str | None
 
     def __call__(self, unit: UnitOfWork) -> None:
-        """Fire the trigger that stores the schedule."""
         due = self.times.after(unit.now) or self.times.at
         message = ScheduledMessage(
             id=self.id or f"s{unit.facts.version + 1}",
@@ -112,7 +110,6 @@ class Scheduler(msgspec.Struct, frozen=True):
         when_busy: WhenDue = "queue",
         id: str | None = None,  # noqa: A002 - the contract
     ) -> ScheduledMessage:
-        """Schedule a message; see `Engine.schedule`."""
         parts, times = parts_within(self.runtime.settings, content), Times.of(at, every, timezone)
         async with Sending(self.runtime.files, self.chat_id) as sending:
             scheduling = Scheduling(await sending.store_parts(parts), times, when_busy, id)

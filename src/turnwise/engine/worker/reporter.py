@@ -35,14 +35,12 @@ class Reporter:
         self._failures = FailureLog()
 
     def tick(self) -> None:
-        """Begin the reports that are due."""
         now = self._runtime.clock.monotonic()
         if not self._is_running and now >= min(self._report_at, self._measure_at):
             self._is_running = True
             self._runtime.tasks.start_soon(self._make_due, now)
 
     async def stop(self) -> None:
-        """Delete the worker's report."""
         with anyio.move_on_after(FORGET_S):
             await self._try("forget", self._forget)
 

@@ -70,7 +70,6 @@ class RunningChats:
     # What the broadcaster passes on
 
     def observe(self, facts: Facts) -> None:
-        """Handle a commit of this process."""
         if self._views.get(facts.chat_id, (0,))[0] >= facts.version:
             del self._views[facts.chat_id]
         self.slots.note_change(facts.chat_id, facts.version)

@@ -182,7 +182,6 @@ class ArchiveWriter:
         self._counts = Counter[str]()
 
     def rows(self) -> Iterator[str]:
-        """Yield the header and the rows."""
         header = {"format": FORMAT, "format_version": FORMAT_VERSION, "chat_id": self._chat.chat_id}
         if self._chat.budget is not None:
             header["budget"] = self._chat.budget

@@ -72,7 +72,6 @@ def aside_of(decision: Decision, *, covers_events: bool) -> Aside:
 
 
 def salt_of_events(decision: Decision) -> str:
-    """Return the salt for the digest of the events of the commit that ends with a decision."""
     return derived(decision.salt, decision.facts.version, "events")
 
 
@@ -89,7 +88,6 @@ def digested_fields(row: Mapping[str, Any]) -> list[Any]:
 
 
 def salt_of_facts(decision: Decision) -> str:
-    """Return the salt for the digest of the chat's row after a decision."""
     return derived(decision.salt, decision.facts.version, "facts")
 
 

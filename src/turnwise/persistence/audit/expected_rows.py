@@ -29,7 +29,6 @@ class ExpectedRow(msgspec.Struct):
 
     @property
     def digest_now(self) -> str:
-        """The digest of what must be stored now."""
         return self.erased or self.digest
 
 

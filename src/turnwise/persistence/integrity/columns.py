@@ -77,7 +77,6 @@ _KINDS: Final = {str: _TEXT, int: _INTEGER, bool: _FLAG}
 
 
 def _column_type_for(hint: Any) -> _ColumnType:
-    """Return the column type of a field by which chats are found."""
     kinds = [_KINDS[kind] for kind in get_args(hint) or (hint,) if kind is not NoneType]
     return _nullable(kinds[0]) if NoneType in get_args(hint) else kinds[0]
 

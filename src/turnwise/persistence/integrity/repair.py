@@ -42,7 +42,6 @@ class PutAside(NamedTuple):
 
     @property
     def body(self) -> str:
-        """The row as JSON, its columns as they were stored."""
         return json.dumps(columns_in(self.row))
 
     @property

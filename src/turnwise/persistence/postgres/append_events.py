@@ -88,7 +88,6 @@ class EventAppender:
         await self._holders.close()
 
     async def add(self, chat_id: str, held: RequiredLease, events: Sequence[Event]) -> tuple[Event, ...]:
-        """Store events of a running job and return them as stored."""
         job_events = _JobEvents(chat_id, held, events)
         if not events:
             if not await self._is_held(job_events):

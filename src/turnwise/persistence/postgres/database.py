@@ -148,13 +148,11 @@ def stored_in(row: Any) -> Stored:
 
 
 async def stored_among(connection: asyncpg.Connection, chat_ids: Sequence[str]) -> list[Stored | None]:
-    """Return the stored values of each chat that say where it stands; `None` for one that is not there."""
     stored = {row["id"]: stored_in(row) for row in await current_rows(connection, chat_ids)}
     return [stored.get(chat_id) for chat_id in chat_ids]
 
 
 async def prompts(connection: asyncpg.Connection, chat_ids: Sequence[str]) -> list[list[Message]]:
-    """Return the model's view of each chat."""
     messages: dict[str, list[Message]] = {chat_id: [] for chat_id in chat_ids}
     for row in await connection.fetch(SQL["prompts"], list(messages)):
         messages[row["id"]].append(message_of(row["format"], row["body"], row["id"]))

@@ -113,7 +113,6 @@ class NotificationListener:
 
 
 async def ended(*tasks: asyncio.Task[None]) -> None:
-    """Cancel tasks and wait for their end."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
@@ -153,7 +152,6 @@ class Notifications:
         self._closed = False
 
     def notify(self, chat_id: str) -> None:
-        """Notify the other processes, soon, that a chat was changed."""
         self._waiting.add(chat_id)
         if self._sending is None or self._sending.done():
             self._sending = asyncio.get_running_loop().create_task(self._send())

@@ -256,7 +256,6 @@ class Pool:
             raise
 
     def meaning_of(self, error: Exception, *, lost: bool = False) -> Refused:
-        """Return a database error in words for the people who run turnwise."""
         return refusal(self.name, error, lost=lost)
 
     def _opened(self, *, lost: bool = False) -> asyncpg.Pool:

@@ -61,7 +61,6 @@ class Refused(StoreError):
         self.lost = lost
 
     def with_unknown_outcome(self) -> StoreError:
-        """Return the error for who cannot say whether something was written."""
         problem = f"{self.problem}; it is not known whether anything was written"
         return StoreError(problem, written="unknown", passing=self.passing)
 
@@ -71,7 +70,6 @@ class Unreachable(Refused):
 
 
 def refusal(store: str, error: Exception, *, lost: bool = False) -> Refused:
-    """Return a database error of a store in words."""
     passing = isinstance(error, _OF_THE_SERVER) and not isinstance(error, ValueError)
     return Refused(problem_of(store, error), lost=lost, passing=passing)
 

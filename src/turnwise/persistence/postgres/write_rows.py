@@ -19,7 +19,6 @@ _PARAMETERS: Final = statements_in("postgres")["commit"].parameters
 
 
 def parameters_of(commits: Sequence[Commit]) -> list[str]:
-    """Return the parameters of the statement that stores the commits: JSON arrays of rows."""
     tables: dict[str, list[Row]] = {name: [] for name in _PARAMETERS}
     for commit in commits:
         tables["chats"].append(_chat_row(commit))

@@ -58,7 +58,6 @@ def _readable(rows: Iterable[Sequence[object]], now: datetime) -> list[StoredBud
 
 
 async def unreadable_budgets(db: SQLDatabase) -> list[IntegrityIssue]:
-    """Return an issue for each budget that cannot be read."""
     issues = []
     for key, body in await db.fetch("all_budgets", limit=None):
         try:
@@ -75,7 +74,6 @@ async def funds_of(db: SQLDatabase, facts: Facts, now: datetime) -> Funds | None
 
 
 async def store_funds(db: SQLDatabase, funds: Funds | None) -> None:
-    """Store budgets that a transaction has locked, as it leaves them."""
     for budget in () if funds is None else funds.budgets:
         await db.execute("put_budget", key=budget.key, body=BUDGETS.dump(budget))
 
@@ -120,6 +118,5 @@ async def stored_budgets(
 
 
 async def import_budget(db: SQLDatabase, chat_id: str, budget: str | None) -> None:
-    """Store the budget of a chat that is being imported."""
     if budget is not None:
         await db.execute("put_budget", key=key_of_chat(chat_id), body=budget)

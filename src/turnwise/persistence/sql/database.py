@@ -40,16 +40,13 @@ class SQLDatabase(ABC):
     """The query for all events of a chat, in order."""
 
     async def fetch(self, name: str, /, **values: Any) -> Sequence[Row]:
-        """Return the rows of a statement."""
         return await self._fetch(statements_in(self.dialect)[name], values)
 
     async def fetch_one(self, name: str, /, **values: Any) -> Row | None:
-        """Return the first row of a statement; `None` without one."""
         rows = await self._fetch(statements_in(self.dialect)[name], values)
         return rows[0] if rows else None
 
     async def fetch_column(self, name: str, /, **values: Any) -> list[Any]:
-        """Return the only column of a statement's rows."""
         return [value for (value,) in await self.fetch(name, **values)]
 
     async def fetch_sql(self, sql: str, /, **values: Any) -> Sequence[Row]:
@@ -101,7 +98,6 @@ class SQLDatabase(ABC):
         """
 
     def time_or_none(self, value: Any) -> datetime | None:
-        """Return a stored time; `None` if it is none."""
         try:
             return self.time_in(value)
         except PARSE_ERRORS:

@@ -23,7 +23,6 @@ class Migration(NamedTuple):
 
     @property
     def checksum(self) -> str:
-        """The SHA-256, hex, of the SQL."""
         return hashlib.sha256(self.sql.encode()).hexdigest()
 
 

@@ -80,7 +80,6 @@ async def orphans_in(db: SQLDatabase) -> list[IntegrityIssue]:
 
 
 async def rows_of_chat(db: SQLDatabase, chat_id: str) -> ChatRows:
-    """Return the rows of a chat for a check."""
     async with db.one_moment():
         chats = await db.fetch_dicts(db.chat_row, chat_id=chat_id)
         if not chats:

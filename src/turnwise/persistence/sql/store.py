@@ -33,8 +33,6 @@ _ROUNDING: Final = 0.01
 def _asking(
     read: Callable[Concatenate[SQLDatabase, _P], Coroutine[Any, Any, _T]],
 ) -> Callable[Concatenate[SQLStore, _P], Coroutine[Any, Any, _T]]:
-    """Return the method of a store that returns what it reads in its database."""
-
     async def ask(store: SQLStore, /, *args: _P.args, **options: _P.kwargs) -> _T:
         return await store._read(lambda db: read(db, *args, **options))  # noqa: SLF001 - a method of it
 
@@ -44,8 +42,6 @@ def _asking(
 def _writing(
     write: Callable[Concatenate[SQLDatabase, _P], Coroutine[Any, Any, _T]],
 ) -> Callable[Concatenate[SQLStore, _P], Coroutine[Any, Any, _T]]:
-    """Return the method of a store that does this in a transaction."""
-
     async def do(store: SQLStore, /, *args: _P.args, **options: _P.kwargs) -> _T:
         return await store._write(lambda db: write(db, *args, **options))  # noqa: SLF001 - a method of it
 

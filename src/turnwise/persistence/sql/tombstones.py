@@ -23,7 +23,6 @@ async def deleted_among(db: SQLDatabase, chat_ids: Collection[str]) -> frozenset
 
 
 async def insert_tombstone(db: SQLDatabase, tombstone: Tombstone, *, owner: str | None) -> None:
-    """Store what is to be left of a chat that is still there."""
     await db.execute(
         "bury",
         chat_id=tombstone.chat_id,
@@ -37,7 +36,6 @@ async def insert_tombstone(db: SQLDatabase, tombstone: Tombstone, *, owner: str 
 
 
 async def missing(db: SQLDatabase, chat_id: str) -> ChatNotFound:
-    """Return the error for a chat that is not there: `ChatDeleted` if it was."""
     return not_found(chat_id, await stored_tombstone(db, chat_id))
 
 

@@ -63,7 +63,6 @@ class EagerConnection(sqlite3.Connection):
     """
 
     def cursor(self, factory: Any = None) -> Any:
-        """Return a cursor whose statement is over as soon as it is executed."""
         return super().cursor(factory or _EagerCursor)
 
     def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
@@ -71,7 +70,6 @@ class EagerConnection(sqlite3.Connection):
         return _EagerCursor(self).execute(sql, parameters)
 
     def executemany(self, sql: str, rows: Any, /) -> sqlite3.Cursor:
-        """Execute a statement that returns nothing for each of the rows."""
         try:
             return super().executemany(sql, rows)
         except OverflowError as error:

@@ -111,7 +111,6 @@ def insert_events_if_unchanged(
 
 
 def _chat_row(commit: Commit) -> tuple[Any, ...]:
-    """Return the columns of `chats` that every commit writes."""
     _, *columns = commit.row
     facts = commit.after.facts
     rested = None if commit.rested is None else micros_of(commit.rested)
@@ -120,7 +119,6 @@ def _chat_row(commit: Commit) -> tuple[Any, ...]:
 
 
 def _share(facts: Facts) -> tuple[str, str, str]:
-    """Return the values of the columns `COUNTED`."""
     return (facts.agent_needed, facts.fair_key, facts.capped_model)
 
 

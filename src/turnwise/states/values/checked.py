@@ -104,7 +104,6 @@ def fit(argument: str, validator: Validator, value: Any) -> Any:
 
 
 def error_of(argument: str, misfit: Misfit) -> InvalidArgument:
-    """Return the error that says what is wrong with an argument."""
     place = argument + misfit.place
     if misfit.unstorable:
         return InvalidContent(f"{place}: {misfit.problem}", argument=place)

@@ -96,7 +96,6 @@ def json_at_most(size: int) -> Validator:
 
 
 def not_blank(value: str) -> str:
-    """Refuse blank text."""
     if not value.strip():
         raise Misfit("must say something; it was empty")
     return value
