@@ -92,7 +92,7 @@ async def test_erasure_behind_another_decision_blanks(open_store: OpenStore, *, 
     await store.change("chat", plans.plan(rename("other"), await erasing(store, "chat")))
     assert (await store.history("chat"))[0].text == ""
     assert "secret" not in repr(await store.raw_rows("chat"))
-    assert store._transactions._cache.get("chat") is None, "what was erased is not kept in memory either"
+    assert store._cache.get("chat") is None, "what was erased is not kept in memory either"
     assert verify_records(await store.audit("chat")).ok
     assert (await store.change("chat", plans.plan(rename("again")))).facts.version > 2
 

@@ -122,10 +122,22 @@ def blank_chat(chat_id: str, at: datetime) -> CachedChat:
     return CachedChat(Facts(chat_id=chat_id, profile=Profile(created_at=at)), GENESIS, at)
 
 
+class Decided(NamedTuple):
+    """What a plan has decided on a chat, and the budgets that it was given."""
+
+    current: CachedChat
+    decisions: tuple[Decision, ...]
+    funds: Funds | None
+
+
 def decisions_on(current: CachedChat, plan: Plan, funds: Funds | None) -> tuple[Decision, ...]:
     """Return what a plan decides on a chat; it gets the budgets that the chat spends, if there are any."""
     given = (current.facts, current.at) if funds is None else (current.facts, current.at, funds)
     return tuple(cast("Callable[..., Sequence[Decision]]", plan)(*given))
+
+
+def decide(current: CachedChat, plan: Plan, funds: Funds | None) -> Decided:
+    return Decided(current, decisions_on(current, plan, funds), funds)
 
 
 def erasing(decisions: Iterable[Decision]) -> bool:

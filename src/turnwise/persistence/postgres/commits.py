@@ -10,7 +10,7 @@ import asyncpg
 from turnwise.persistence.audit.digests import WriteRecord
 from turnwise.persistence.audit.record import GENESIS
 from turnwise.persistence.chat_cache import ChatCache
-from turnwise.persistence.commit import CachedChat, Commit, commit_of, erasing
+from turnwise.persistence.commit import Commit, Decided, commit_of, erasing
 from turnwise.persistence.postgres.append_events import LOCK, contradiction, table_of
 from turnwise.persistence.postgres.database import SQL, DatabaseClock
 from turnwise.persistence.postgres.group_commit import NoResponse, StatementBatches
@@ -21,8 +21,6 @@ from turnwise.persistence.protocol import Committed, DuplicateReceipt
 from turnwise.persistence.sql.budgets import store_funds
 from turnwise.persistence.sql.raw_rows import wipe_all
 from turnwise.persistence.sql.tombstones import deleted_among
-from turnwise.states.budgets import Funds
-from turnwise.states.decide import Decision
 from turnwise.states.errors import ChatExists, StoreError
 from turnwise.states.events import PartEvent
 
@@ -135,17 +133,18 @@ class Commits:
     async def commit(
         self,
         connection: asyncpg.Connection,
-        current: CachedChat,
-        decisions: tuple[Decision, ...],
-        shown: Sequence[PartEvent],
+        decided: Decided,
         unconfirmed: list[Commit],
-        funds: Funds | None = None,
+        shown: Sequence[PartEvent] = (),
     ) -> Committed:
-        """Store decisions on a chat as it was read, and add the commit to `unconfirmed`.
+        """Store decisions on a chat as it was read, if there are any, and add the commit to `unconfirmed`.
 
         Raises:
             SerializationConflict: the chat has changed since it was read; nothing was written.
         """
+        current, decisions, funds = decided
+        if not decisions:
+            return current.without_decisions
         async with AsyncExitStack() as together:
             restated: list[WriteRecord] = []
             if erasing(decisions):

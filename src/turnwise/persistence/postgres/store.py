@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection
 from datetime import datetime
 from typing import Annotated, Any, Final, NamedTuple, TypeVar
 from urllib.parse import parse_qsl, urlencode
@@ -11,9 +11,7 @@ import anyio
 from pydantic import Field
 
 from turnwise.logger import logger
-from turnwise.persistence.archive.format import WholeChat
-from turnwise.persistence.commit import RequiredLease
-from turnwise.persistence.postgres.database import PostgresDatabase, prompts, stored_among
+from turnwise.persistence.postgres.database import prompts, stored_among
 from turnwise.persistence.postgres.group_commit import NoResponse, StatementBatches
 from turnwise.persistence.postgres.liveness import Liveness
 from turnwise.persistence.postgres.migrate import check_migrated, migrate
@@ -21,19 +19,14 @@ from turnwise.persistence.postgres.notifications import Notifications
 from turnwise.persistence.postgres.pool import Pool
 from turnwise.persistence.postgres.timeouts import CLOSE_S
 from turnwise.persistence.postgres.transactions import PostgresTransactions
-from turnwise.persistence.protocol import Committed, Permission, Plan, Runs
-from turnwise.persistence.shares import Shares
 from turnwise.persistence.sql.migrations import UNCHANGED, migrations
-from turnwise.persistence.sql.store import SQLStore, Work
+from turnwise.persistence.sql.store import Work
 from turnwise.persistence.sql.tombstones import check_not_deleted
 from turnwise.persistence.store_url import check_password, without_password
 from turnwise.persistence.stored_chat import facts_of
-from turnwise.persistence.tombstone import Tombstone
 from turnwise.states.errors import ChatUnreadable, InvalidArgument, SettingsError
-from turnwise.states.events import Event, PartEvent
 from turnwise.states.facts import Facts
 from turnwise.states.messages import Message
-from turnwise.states.names import ChatState
 from turnwise.states.values.checked import checked
 from turnwise.states.values.plain import shown
 
@@ -53,7 +46,7 @@ _CONFIRM: Final = "SELECT pg_logical_emit_message(true, 'turnwise', '')"
 """Writes to the server's log alone. Its commit waits, as any other, until a synchronous standby has all before it."""
 
 
-class PostgresStore(SQLStore):
+class PostgresStore(PostgresTransactions):
     """Keeps chats in a schema of a PostgreSQL database, version 15 or later.
 
     The schema is named by the URL's `?schema=`, else it is `turnwise`; it is created if it is missing. Leases and
@@ -89,27 +82,23 @@ class PostgresStore(SQLStore):
         direct_url: str | None = None,
         migrates: bool = True,
     ) -> None:
-        super().__init__()
         url, own = _split_options("url", url)
         direct_url = own.direct_url if direct_url is None else direct_url
         if direct_url is not None:
             direct_url, _ = _split_options("direct_url", direct_url)
         listen = own.listen if listen is None else listen
-        self._schema = own.schema
-        self._now = now
-        self._pool = Pool(
+        pool = Pool(
             url,
             size=pool_size,
-            schema=self._schema,
+            schema=own.schema,
             statement_timeout=statement_timeout,
             direct_url=direct_url,
             listens=listen,
         )
-        self._liveness = Liveness(self._pool)
-        self._notifications = Notifications(self._pool, self._liveness, poll_interval=poll_interval, listens=listen)
-        self._transactions = PostgresTransactions(
-            self._pool, now=now, cache=self._cache, notify=self._notifications.notify
-        )
+        self._schema = own.schema
+        self._liveness = Liveness(pool)
+        self._notifications = Notifications(pool, self._liveness, poll_interval=poll_interval, listens=listen)
+        super().__init__(pool, now=now, notify=self._notifications.notify)
         self._prompts = StatementBatches(self._pool, prompts, reads=True)
         self._facts = StatementBatches(self._pool, stored_among, reads=True)
         self._migrates = migrates
@@ -138,43 +127,13 @@ class PostgresStore(SQLStore):
     async def close(self) -> None:
         was_open, self._is_open = self._is_open, False
         self._pool.end_calls_within(CLOSE_S)
-        await self._transactions.close()
+        await self._settle()
         await self._prompts.close()
         await self._facts.close()
         if was_open:
             await self._liveness.leave()
         await self._notifications.close()
         await self._pool.close()
-
-    # Changing
-
-    async def create(
-        self, chat_id: str, plan: Plan, *, parent: tuple[str, int] | None = None, unchanged: bool = False
-    ) -> Committed:
-        return await self._transactions.create(chat_id, plan, parent, unchanged=unchanged)
-
-    async def change(self, chat_id: str, plan: Plan, *, shown: Sequence[PartEvent] = ()) -> Committed:
-        return await self._transactions.change(chat_id, plan, shown)
-
-    async def repair(self, chat_id: str, plan: Plan) -> Committed:
-        return await self._transactions.repair(chat_id, plan)
-
-    async def import_chat(self, chat: WholeChat, plan: Plan) -> Committed:
-        return await self._transactions.import_chat(chat, plan)
-
-    async def delete(self, chat_id: str, permit: Permission, *, actor: str) -> Tombstone:
-        return await self._transactions.delete(chat_id, permit, actor)
-
-    async def claim(self, plan: Plan, *, runs: Runs, limit: int, shares: Shares | None = None) -> list[Committed]:
-        return await self._transactions.claim(plan, runs, limit, shares)
-
-    async def append_events(
-        self, chat_id: str, token: int, state: ChatState, shown: Sequence[Event], *, worker: str | None = None
-    ) -> tuple[Event, ...]:
-        return await self._transactions.appender.add(chat_id, RequiredLease(token, worker, state), shown)
-
-    async def renew(self, worker: str, seconds: float) -> Mapping[str, int]:
-        return await self._transactions.renew(worker, seconds)
 
     async def check_writable(self) -> None:
         await self._pool.write(lambda db: db.execute(UNCHANGED))
@@ -208,12 +167,12 @@ class PostgresStore(SQLStore):
         return False
 
     async def _read(self, question: Work[_T]) -> _T:
-        return await self._pool.run(lambda db: question(PostgresDatabase(db, self._now)))
+        return await self._pool.run(lambda db: question(self._clock.database(db)))
 
     async def _write(self, work: Work[_T]) -> _T:
         async def within(connection: Any) -> _T:
             async with connection.transaction():
-                return await work(PostgresDatabase(connection, self._now))
+                return await work(self._clock.database(connection))
 
         return await self._pool.write(within)
 

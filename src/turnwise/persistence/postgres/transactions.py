@@ -18,9 +18,18 @@ import asyncpg
 
 from turnwise.persistence.archive.format import WholeChat
 from turnwise.persistence.audit.record import GENESIS
-from turnwise.persistence.chat_cache import ChatCache, SkippedChats
-from turnwise.persistence.commit import CachedChat, Commit, blank_chat, commit_of, commit_on_cached, decisions_on
-from turnwise.persistence.integrity.repair import repair_of
+from turnwise.persistence.chat_cache import SkippedChats
+from turnwise.persistence.commit import (
+    CachedChat,
+    Commit,
+    Decided,
+    RequiredLease,
+    blank_chat,
+    commit_of,
+    commit_on_cached,
+    decide,
+    decisions_on,
+)
 from turnwise.persistence.postgres.append_events import LOCK, EventAppender, contradiction
 from turnwise.persistence.postgres.commits import Commits, SerializationConflict, find_stored
 from turnwise.persistence.postgres.database import SQL, DatabaseClock, current_rows, stored_in
@@ -29,18 +38,17 @@ from turnwise.persistence.postgres.session import BEFORE_ALL
 from turnwise.persistence.postgres.timeouts import RENEW_S
 from turnwise.persistence.postgres.write_rows import imported_tables
 from turnwise.persistence.protocol import Committed, Permission, Plan, Runs
-from turnwise.persistence.shares import Counts, Shares
+from turnwise.persistence.shares import Candidate, Shares
 from turnwise.persistence.sql import raw_rows
-from turnwise.persistence.sql.budgets import funds_of, import_budget
-from turnwise.persistence.sql.lists import at_work, next_in_turn
-from turnwise.persistence.sql.raw_rows import cached_chat_of, insert_imported
+from turnwise.persistence.sql.budgets import funds_of
+from turnwise.persistence.sql.lists import claim_fairly
+from turnwise.persistence.sql.store import SQLStore
 from turnwise.persistence.sql.tombstones import check_not_deleted, check_parent, missing
 from turnwise.persistence.stored_chat import facts_of, is_count, is_hash
 from turnwise.persistence.tombstone import Tombstone
-from turnwise.states.budgets import Funds
-from turnwise.states.decide import Decision
 from turnwise.states.errors import ChatUnreadable, TurnwiseError
-from turnwise.states.events import PartEvent
+from turnwise.states.events import Event, PartEvent
+from turnwise.states.names import ChatState
 
 _OPTIMISTIC_ATTEMPTS: Final = 3
 """The tries of a change without a lock, before it takes one."""
@@ -53,25 +61,26 @@ _Take = Callable[[Sequence[str]], Awaitable[list[Committed]]]
 """Claims those of the chats that are still free."""
 
 
-class PostgresTransactions:
-    """Runs chat transactions and updates the cache. Calls `notify` with the id of every changed chat."""
+class PostgresTransactions(SQLStore):
+    """Changes chats and updates the cache. Calls `notify` with the id of every changed chat."""
 
-    def __init__(
-        self, pool: Pool, *, now: Callable[[], datetime] | None, cache: ChatCache, notify: Callable[[str], None]
-    ) -> None:
+    def __init__(self, pool: Pool, *, now: Callable[[], datetime] | None, notify: Callable[[str], None]) -> None:
+        super().__init__()
         self._pool = pool
         self._clock = DatabaseClock(now)
-        self._cache = cache
         self._commits = Commits(pool, clock=self._clock, cache=self._cache, notify=notify)
         self._skipped = SkippedChats()
         self._notify = notify
-        self.appender = EventAppender(pool, clock=self._clock, cache=self._cache, notify=notify)
+        self._appender = EventAppender(pool, clock=self._clock, cache=self._cache, notify=notify)
 
-    async def close(self) -> None:
+    async def _settle(self) -> None:
+        """Wait until all that was accepted is stored."""
         await self._commits.close()
-        await self.appender.close()
+        await self._appender.close()
 
-    async def create(self, chat_id: str, plan: Plan, parent: tuple[str, int] | None, *, unchanged: bool) -> Committed:
+    async def create(
+        self, chat_id: str, plan: Plan, *, parent: tuple[str, int] | None = None, unchanged: bool = False
+    ) -> Committed:
         async def work(connection: asyncpg.Connection, unconfirmed: list[Commit]) -> list[Committed]:
             db = self._clock.database(connection)
             at = await db.now()
@@ -80,21 +89,21 @@ class PostgresTransactions:
             if not decisions:
                 return [blank.without_decisions]
 
-            async def store(funds: Funds | None, decisions: tuple[Decision, ...]) -> list[Committed]:
+            async def store(decided: Decided) -> list[Committed]:
                 if parent is not None:
                     await check_parent(db, *parent, unchanged=unchanged)
                 await db.execute("blank", chat_id=chat_id, since=at, head=GENESIS)
                 # Not before: a deletion under way holds the id up until it has committed.
                 await check_not_deleted(db, chat_id)
-                return [await self._commits.commit(connection, blank, decisions, (), unconfirmed, funds)]
+                return [await self._commits.commit(connection, decided, unconfirmed)]
 
             try:
                 async with connection.transaction():
-                    return await store(None, decisions)
+                    return await store(Decided(blank, decisions, None))
             except SerializationConflict:  # a new chat conflicts only if its owner has a budget
                 async with connection.transaction():
                     funds = await funds_of(db, decisions[-1].facts, at)
-                    return await store(funds, decisions_on(blank, plan, funds))
+                    return await store(decide(blank, plan, funds))
 
         async with self._cache.lock(chat_id):
             unconfirmed: list[Commit] = []
@@ -112,22 +121,14 @@ class PostgresTransactions:
             return blank.without_decisions
         return await self._commits.add(self._commits.creations, commit_of(blank, decisions, ()), unconfirmed)
 
-    async def change(self, chat_id: str, plan: Plan, shown: Sequence[PartEvent]) -> Committed:
+    async def change(self, chat_id: str, plan: Plan, *, shown: Sequence[PartEvent] = ()) -> Committed:
         async def attempt(connection: asyncpg.Connection, unconfirmed: list[Commit]) -> list[Committed]:
             current = await self._current(connection, chat_id)
-            if current.budgeted:
-                async with connection.transaction():
-                    funds = await funds_of(self._clock.database(connection), current.facts, current.at)
-                    return await decide(connection, current, unconfirmed, funds)
-            return await decide(connection, current, unconfirmed)
-
-        async def decide(
-            connection: asyncpg.Connection, current: CachedChat, unconfirmed: list[Commit], funds: Funds | None = None
-        ) -> list[Committed]:
-            decisions = decisions_on(current, plan, funds)
-            if not decisions:
-                return [current.without_decisions]
-            return [await self._commits.commit(connection, current, decisions, shown, unconfirmed, funds)]
+            if not current.budgeted:
+                return [await self._commits.commit(connection, decide(current, plan, None), unconfirmed, shown)]
+            async with connection.transaction():
+                funds = await funds_of(self._clock.database(connection), current.facts, current.at)
+                return [await self._commits.commit(connection, decide(current, plan, funds), unconfirmed, shown)]
 
         async def work(connection: asyncpg.Connection, unconfirmed: list[Commit]) -> list[Committed]:
             for _ in range(_OPTIMISTIC_ATTEMPTS):
@@ -164,45 +165,22 @@ class PostgresTransactions:
             async with connection.transaction():
                 # First: the rows of all tables are read one after another, and must be those of one moment.
                 await connection.execute(LOCK, chat_id)
-                db = self._clock.database(connection)
-                at = await db.now()
-                repair = repair_of(chat_id, await raw_rows.rows_of(db, chat_id), at)
-                rest, funds = CachedChat(repair.facts, repair.head, at), await funds_of(db, repair.facts, at)
-                decisions = decisions_on(rest, plan, funds)
-                if not decisions:
-                    return [rest.without_decisions]
-                await raw_rows.store_repair(db, repair, at)
-                return [await self._commits.commit(connection, rest, decisions, (), unconfirmed, funds)]
+                decided = await raw_rows.repaired(self._clock.database(connection), chat_id, plan)
+                return [await self._commits.commit(connection, decided, unconfirmed)]
 
         async with self._cache.lock(chat_id):
             return (await self._commits.run(chat_id, work))[0]
 
     async def import_chat(self, chat: WholeChat, plan: Plan) -> Committed:
-        chat_id = chat.chat_id
-
         async def work(connection: asyncpg.Connection, unconfirmed: list[Commit]) -> list[Committed]:
-            db = self._clock.database(connection)
-            at = await db.now()
-            current = cached_chat_of(chat, at)
             async with connection.transaction():
-                if decisions_on(current, plan, None):
-                    await import_budget(db, chat_id, chat.budget)
-                funds = await funds_of(db, current.facts, at)
-                decisions = decisions_on(current, plan, funds)
-                if not decisions:
-                    return [current.without_decisions]
-                await insert_imported(db, chat, imported_tables(chat))
-                commit = commit_of(current, decisions, (), funds=funds)
-                unconfirmed.append(commit)
-                await self._commits.store(connection, [commit])
-                return [commit.committed]
+                decided = await raw_rows.imported(self._clock.database(connection), chat, plan, imported_tables)
+                return [await self._commits.commit(connection, decided, unconfirmed)]
 
-        async with self._cache.lock(chat_id):
-            return (await self._commits.run(chat_id, work))[0]
+        async with self._cache.lock(chat.chat_id):
+            return (await self._commits.run(chat.chat_id, work))[0]
 
-    async def delete(self, chat_id: str, permit: Permission, actor: str) -> Tombstone:
-        """Delete a chat, as `ChatStore.delete` promises. Idempotent: a retry returns the existing tombstone."""
-
+    async def delete(self, chat_id: str, permit: Permission, *, actor: str) -> Tombstone:
         async def work(connection: asyncpg.Connection) -> Tombstone:
             async with connection.transaction():
                 return await raw_rows.delete(self._clock.database(connection), chat_id, permit, actor)
@@ -213,7 +191,7 @@ class PostgresTransactions:
         self._notify(chat_id)
         return tombstone
 
-    async def claim(self, plan: Plan, runs: Runs, limit: int, shares: Shares | None = None) -> list[Committed]:
+    async def claim(self, plan: Plan, *, runs: Runs, limit: int, shares: Shares | None = None) -> list[Committed]:
         async def claims(
             connection: asyncpg.Connection, unconfirmed: list[Commit], store: _StoreClaims
         ) -> list[Committed]:
@@ -232,7 +210,14 @@ class PostgresTransactions:
             async with connection.transaction():
                 if shares is None:
                     return await _claim_pages(connection, take, runs, limit)
-                return await self._claim_fairly(connection, take, runs, limit, shares)
+                if shares.caps:
+                    await connection.execute(SQL["one_claim"])
+                claimed, db = await _claim_pages(connection, take, {}, limit), self._clock.database(connection)
+
+                def take_picked(picked: Sequence[Candidate]) -> Awaitable[list[Committed]]:
+                    return take([one.id for one in picked])
+
+                return claimed + await claim_fairly(db, take_picked, shares, runs, limit - len(claimed))
 
         async def work(connection: asyncpg.Connection, unconfirmed: list[Commit]) -> list[Committed]:
             before = len(unconfirmed)
@@ -244,26 +229,6 @@ class PostgresTransactions:
                 return await claims(connection, unconfirmed, self._store_individually)
 
         return await self._commits.run("", work)
-
-    async def _claim_fairly(
-        self, connection: asyncpg.Connection, take: _Take, runs: Runs, limit: int, shares: Shares
-    ) -> list[Committed]:
-        if shares.caps:
-            await connection.execute(SQL["one_claim"])
-        db, seen = self._clock.database(connection), set[int]()
-        claimed = await _claim_pages(connection, take, {}, limit)
-        counts = Counts(shares.caps, await at_work(db) if shares.caps else ())
-        while len(claimed) < limit:
-            picked = await next_in_turn(db, shares, runs, counts, limit=limit - len(claimed), seen=seen)
-            if not picked:
-                break
-            made = await take([one.id for one in picked])
-            taken = {committed.facts.chat_id for committed in made}
-            for one in picked:
-                if one.id not in taken:
-                    counts.add(one.fair_key, one.lane, -1)
-            claimed += made
-        return claimed
 
     async def _claims(
         self, connection: asyncpg.Connection, locked: Mapping[str, int], plan: Plan, budgeted: list[CachedChat]
@@ -326,6 +291,11 @@ class PostgresTransactions:
             else:
                 stored.append(commit)
         return stored
+
+    async def append_events(
+        self, chat_id: str, token: int, state: ChatState, shown: Sequence[Event], *, worker: str | None = None
+    ) -> tuple[Event, ...]:
+        return await self._appender.add(chat_id, RequiredLease(token, worker, state), shown)
 
     async def renew(self, worker: str, seconds: float) -> Mapping[str, int]:
         given = (self._clock.override, seconds, worker)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
 from turnwise.persistence.list_filter import ListFilter
-from turnwise.persistence.protocol import Runs
+from turnwise.persistence.protocol import Committed, Runs
 from turnwise.persistence.reading import Overdue, Waiting
 from turnwise.persistence.rows import PROFILES
 from turnwise.persistence.shares import AtWork, Candidate, Counts, Lane, Shares
@@ -92,7 +92,30 @@ async def at_work(db: SQLDatabase) -> list[AtWork]:
     return [AtWork(*row) for row in _with_keys(await db.fetch("at_work"))]
 
 
-async def next_in_turn(
+async def claim_fairly(
+    db: SQLDatabase,
+    take: Callable[[Sequence[Candidate]], Awaitable[list[Committed]]],
+    shares: Shares,
+    runs: Runs,
+    limit: int,
+) -> list[Committed]:
+    """Claim up to `limit` chats in turn: `take` claims those of the candidates that are still free."""
+    claimed: list[Committed] = []
+    seen, counts = set[int](), Counts(shares.caps, await at_work(db) if shares.caps else ())
+    while len(claimed) < limit:
+        picked = await _next_in_turn(db, shares, runs, counts, limit=limit - len(claimed), seen=seen)
+        if not picked:
+            break
+        made = await take(picked)
+        taken = {committed.facts.chat_id for committed in made}
+        for one in picked:
+            if one.id not in taken:
+                counts.add(one.fair_key, one.lane, -1)
+        claimed += made
+    return claimed
+
+
+async def _next_in_turn(
     db: SQLDatabase, shares: Shares, runs: Runs, counts: Counts, *, limit: int, seen: set[int]
 ) -> list[Candidate]:
     """Return chats that wait for what a worker runs, those whose turn it is, and note them as seen.

@@ -10,14 +10,14 @@ from turnwise.persistence.archive.format import COLUMNS, WholeChat
 from turnwise.persistence.audit.digests import WriteRecord
 from turnwise.persistence.audit.record import Entry, object_of, split
 from turnwise.persistence.chat_rows import KEYS, ORDER, ChatRows, Rows
-from turnwise.persistence.commit import CachedChat, Tables
+from turnwise.persistence.commit import CachedChat, Decided, Tables, decide, decisions_on
 from turnwise.persistence.erasure import erases, wipe
 from turnwise.persistence.integrity.examine import build_unreadable
-from turnwise.persistence.integrity.repair import Repair
-from turnwise.persistence.protocol import Permission
+from turnwise.persistence.integrity.repair import Repair, repair_of
+from turnwise.persistence.protocol import Permission, Plan
 from turnwise.persistence.rows import PARSE_ERRORS, PROFILES, micros_of, time_of
 from turnwise.persistence.shares import COUNTED
-from turnwise.persistence.sql.budgets import forget_chat, unreadable_budgets
+from turnwise.persistence.sql.budgets import forget_chat, funds_of, import_budget, unreadable_budgets
 from turnwise.persistence.sql.database import SQLDatabase
 from turnwise.persistence.sql.files import release_all, release_others, take_over
 from turnwise.persistence.sql.reads import ChatReads
@@ -128,7 +128,17 @@ async def _wipe(db: SQLDatabase, chat_id: str, decision: Decision) -> list[Write
     return wiped.row_digests
 
 
-async def store_repair(db: SQLDatabase, repair: Repair, at: datetime) -> None:
+async def repaired(db: SQLDatabase, chat_id: str, plan: Plan) -> Decided:
+    """Let a plan decide on what can be read of a chat, and put the rest aside if it decides something."""
+    at = await db.now()
+    repair = repair_of(chat_id, await rows_of(db, chat_id), at)
+    decided = decide(CachedChat(repair.facts, repair.head, at), plan, await funds_of(db, repair.facts, at))
+    if decided.decisions:
+        await _store_repair(db, repair, at)
+    return decided
+
+
+async def _store_repair(db: SQLDatabase, repair: Repair, at: datetime) -> None:
     """Move unreadable rows to `quarantine`, insert their replacements, and update the chat's own row."""
     facts, chat_id, version = repair.facts, repair.facts.chat_id, repair.facts.version + 1
     for put in repair.aside:
@@ -199,11 +209,6 @@ _ELSEWHERE: Final = {"chat_id", "version", "prev", "hash"}
 _TIMES: Final = ("since", "deadline", "at", "expires", "wake_at")
 
 
-def cached_chat_of(chat: WholeChat, at: datetime) -> CachedChat:
-    """Return the facts of an exported chat, with its lease of that time."""
-    return CachedChat(chat.facts, chat.rows.chat["head"], at, chat.rows.chat["facts"])
-
-
 def tables_in(chat: WholeChat) -> dict[str, list[dict[str, Any]]]:
     """Return the rows of a chat, but for its lease, by table."""
     tables = {**chat.rows.tables, "chats": [chat.rows.chat], "quarantine": chat.quarantine}
@@ -220,12 +225,32 @@ def _record(entry: Entry) -> dict[str, Any]:
     return {**own, "body": body, "digests": digests}
 
 
-async def insert_imported(db: SQLDatabase, chat: WholeChat, tables: Mapping[str, Iterable[Mapping[str, Any]]]) -> None:
-    """Insert the rows of a chat, as this store spells them by table, and let the chat hold its blobs.
+_Tables = Mapping[str, Iterable[Mapping[str, Any]]]
+
+
+async def imported(db: SQLDatabase, chat: WholeChat, plan: Plan, tables: Callable[[WholeChat], _Tables]) -> Decided:
+    """Let a plan decide on an exported chat, with its lease of that time; insert its rows if it decides something.
+
+    Args:
+        db: within a transaction.
+        chat: the chat.
+        plan: of the import.
+        tables: returns the rows as this store spells them, by table.
 
     Raises:
         ChatDeleted: the id was taken, by a chat that was deleted.
     """
+    at = await db.now()
+    current = CachedChat(chat.facts, chat.rows.chat["head"], at, chat.rows.chat["facts"])
+    if decisions_on(current, plan, None):
+        await import_budget(db, chat.chat_id, chat.budget)
+    decided = decide(current, plan, await funds_of(db, current.facts, at))
+    if decided.decisions:
+        await _insert_imported(db, chat, tables(chat))
+    return decided
+
+
+async def _insert_imported(db: SQLDatabase, chat: WholeChat, tables: _Tables) -> None:
     await db.insert("chats", [_parse_times(row) for row in tables["chats"]])
     # Not before: a deletion under way holds the id up until it has committed.
     await check_not_deleted(db, chat.chat_id)

@@ -19,22 +19,22 @@ from turnwise.persistence.chat_cache import ChatCache, SkippedChats
 from turnwise.persistence.commit import (
     CachedChat,
     Commit,
+    Decided,
     RequiredLease,
     blank_chat,
     commit_of,
     commit_on_cached,
+    decide,
     decisions_on,
     erasing,
 )
 from turnwise.persistence.event_rows import rows_of
-from turnwise.persistence.integrity.repair import repair_of
 from turnwise.persistence.protocol import Committed, Permission, Plan, Runs
 from turnwise.persistence.rows import micros_in, micros_of, numbered
-from turnwise.persistence.shares import Counts, Shares
+from turnwise.persistence.shares import Candidate, Shares
 from turnwise.persistence.sql import raw_rows
-from turnwise.persistence.sql.budgets import funds_of, import_budget, store_funds
-from turnwise.persistence.sql.lists import at_work, next_in_turn
-from turnwise.persistence.sql.raw_rows import cached_chat_of, insert_imported, tables_in
+from turnwise.persistence.sql.budgets import funds_of, store_funds
+from turnwise.persistence.sql.lists import claim_fairly
 from turnwise.persistence.sql.reads import ChatReads
 from turnwise.persistence.sql.tombstones import missing
 from turnwise.persistence.sqlite.database import SQL, SQLiteDatabase, run_sync
@@ -47,8 +47,6 @@ from turnwise.persistence.sqlite.write_rows import (
 )
 from turnwise.persistence.stored_chat import is_count, is_hash
 from turnwise.persistence.tombstone import Tombstone
-from turnwise.states.budgets import Funds
-from turnwise.states.decide import Decision
 from turnwise.states.errors import ChatExists, ChatUnreadable, StaleLease
 from turnwise.states.events import Event, PartEvent
 
@@ -132,21 +130,16 @@ class SQLiteTransactions:
         db = self._database(connection)
         current = self._current(db, chat_id)
         funds = run_sync(funds_of(db, current.facts, current.at)) if current.budgeted else None
-        decisions = decisions_on(current, plan, funds)
+        decided = decide(current, plan, funds)
 
         async def store() -> Committed:
-            return self._store(db, current, decisions, shown, funds)
+            return self._store(db, decided, shown)
 
         return run_sync(raw_rows.read_or_blame(db, chat_id, store))
 
     def repair(self, connection: sqlite3.Connection, chat_id: str, plan: Plan) -> Committed:
-        db, at = self._database(connection), self._now()
-        repair = repair_of(chat_id, run_sync(raw_rows.rows_of(db, chat_id)), at)
-        current, funds = CachedChat(repair.facts, repair.head, at), run_sync(funds_of(db, repair.facts, at))
-        decisions = decisions_on(current, plan, funds)
-        if decisions:
-            run_sync(raw_rows.store_repair(db, repair, at))
-        return self._store(db, current, decisions, (), funds)
+        db = self._database(connection)
+        return self._store(db, run_sync(raw_rows.repaired(db, chat_id, plan)))
 
     def claim(self, connection: sqlite3.Connection, plan: Plan, runs: Runs, limit: int) -> list[Committed]:
         claimed: list[Committed] = []
@@ -165,20 +158,12 @@ class SQLiteTransactions:
     def claim_fairly(
         self, connection: sqlite3.Connection, plan: Plan, runs: Runs, limit: int, shares: Shares
     ) -> list[Committed]:
-        claimed = self.claim(connection, plan, {}, limit)
-        db, seen = self._database(connection), set[int]()
-        counts = Counts(shares.caps, run_sync(at_work(db)) if shares.caps else ())
-        while len(claimed) < limit:
-            picked = run_sync(next_in_turn(db, shares, runs, counts, limit=limit - len(claimed), seen=seen))
-            if not picked:
-                break
-            for one in picked:
-                committed = self._claim_one(connection, one.id, one.version, plan)
-                if committed is not None:
-                    claimed.append(committed)
-                else:
-                    counts.add(one.fair_key, one.lane, -1)
-        return claimed
+        async def take(picked: Sequence[Candidate]) -> list[Committed]:
+            made = (self._claim_one(connection, one.id, one.version, plan) for one in picked)
+            return [committed for committed in made if committed is not None]
+
+        claimed, db = self.claim(connection, plan, {}, limit), self._database(connection)
+        return claimed + run_sync(claim_fairly(db, take, shares, runs, limit - len(claimed)))
 
     def _claim_one(self, connection: sqlite3.Connection, chat_id: str, version: object, plan: Plan) -> Committed | None:
         if self._skipped.skips(chat_id, version):
@@ -216,24 +201,14 @@ class SQLiteTransactions:
         return events
 
     def import_chat(self, connection: sqlite3.Connection, chat: WholeChat, plan: Plan) -> Committed:
-        db, current = self._database(connection), cached_chat_of(chat, self._now())
-        if decisions_on(current, plan, None):
-            run_sync(import_budget(db, chat.chat_id, chat.budget))
-        funds = run_sync(funds_of(db, current.facts, current.at))
-        decisions = decisions_on(current, plan, funds)
-        if not decisions:
-            return current.without_decisions
+        db = self._database(connection)
         try:
-            run_sync(insert_imported(db, chat, tables_in(chat)))
+            decided = run_sync(raw_rows.imported(db, chat, plan, raw_rows.tables_in))
         except sqlite3.IntegrityError as error:
             raise (
                 ChatExists(chat.chat_id) if "chats.id" in str(error) else contradiction(chat.chat_id, error)
             ) from error
-        commit = commit_of(current, decisions, (), funds=funds)
-        update(commit, connection)
-        run_sync(store_funds(db, commit.funds))
-        self._cache.put(commit.after)
-        return commit.committed
+        return self._store(db, decided)
 
     def delete(self, connection: sqlite3.Connection, chat_id: str, permit: Permission, actor: str) -> Tombstone:
         tombstone = run_sync(raw_rows.delete(self._database(connection), chat_id, permit, actor))
@@ -265,14 +240,8 @@ class SQLiteTransactions:
             facts = run_sync(ChatReads(db, chat_id).facts())
         return CachedChat(facts, head, self._now(), body, bool(budgeted))
 
-    def _store(
-        self,
-        db: SQLiteDatabase,
-        current: CachedChat,
-        decisions: tuple[Decision, ...],
-        shown: Sequence[PartEvent],
-        funds: Funds | None,
-    ) -> Committed:
+    def _store(self, db: SQLiteDatabase, decided: Decided, shown: Sequence[PartEvent] = ()) -> Committed:
+        current, decisions, funds = decided
         if not decisions:
             return current.without_decisions
         restated = run_sync(raw_rows.wipe_all(db, current.facts.chat_id, decisions))
