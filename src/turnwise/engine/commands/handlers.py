@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Collection, Iterable, Mapping, Sequence
+from datetime import datetime
+from decimal import Decimal
+from functools import partial
 from typing import Any, Final, Literal
+
+from msgspec.structs import replace
 
 from turnwise.engine.admin.erase import Erasable, Erasure, parse_request
 from turnwise.engine.admin.owners import erase_owner
 from turnwise.engine.admin.transfer import exported
-from turnwise.engine.admin.workers import list_workers
 from turnwise.engine.agents.agent import Output
 from turnwise.engine.chats.chats import LOCAL_COMMANDS
 from turnwise.engine.chats.declaration import UNCHANGED, Unchanged, changes_of
 from turnwise.engine.chats.reports import state_of
 from turnwise.engine.chats.turns import Question
-from turnwise.engine.commands.budgets import list_budgets, set_budget
 from turnwise.engine.commands.change_handlers import ChangeHandlers
 from turnwise.engine.commands.create import ChatCreation, check_client_tools
 from turnwise.engine.commands.profile_changes import Configuring, Labelling, MarkingRead
@@ -29,6 +32,7 @@ from turnwise.engine.config.results import (
     Page,
     TurnResult,
     WorkerInfo,
+    budget_of,
     chat_of,
 )
 from turnwise.engine.subagents.family import subagents_of, top_of
@@ -36,19 +40,23 @@ from turnwise.engine.subscriptions.consumer import ConsumerOptions, Deliveries, 
 from turnwise.engine.subscriptions.follow import explain_closing
 from turnwise.engine.subscriptions.follow import follow as follow_events
 from turnwise.engine.subscriptions.turns import TurnReader, turn_result
+from turnwise.engine.worker.reporter import list_workers
+from turnwise.logger import logger
 from turnwise.persistence.list_filter import ListFilter
 from turnwise.persistence.reading import Consumer, Undelivered
 from turnwise.persistence.stored_chat import PartialRead
 from turnwise.persistence.tombstone import Tombstone
+from turnwise.states.budgets import StoredBudget, key_of_owner, keys_of
 from turnwise.states.calls import ClientTool
 from turnwise.states.errors import ChatDeleted, ChatNotFound, InvalidArgument
 from turnwise.states.events import PartEvent
-from turnwise.states.facts import Facts, Profile
+from turnwise.states.facts import Facts
 from turnwise.states.names import Answerer, ChatState
 from turnwise.states.transcript import fold
 from turnwise.states.values.checked import fit
 from turnwise.states.values.limits import at_most
 from turnwise.states.values.plain import shown
+from turnwise.time_zones import time_zone
 
 _PAGE: Final = 500
 _UNDELIVERED: Final = 1000
@@ -92,10 +100,10 @@ class Handlers(ChangeHandlers):
             rows = await self._store.chats(limit=limit + 1, after=place, **indexed)
             if after is not None and not rows and place == after:
                 await self._check_place(after)
-            found += [chat_of(row) for row in rows if filters.fits(_profile_of(row))]
+            found += [chat_of(row) for row in rows if filters.fits(_facts_of(row).profile)]
             if len(rows) <= limit:
                 break
-            place = _id_of(rows[-1])
+            place = _facts_of(rows[-1]).chat_id
         return Page(found[:limit], found[limit - 1].id if len(found) > limit else None)
 
     async def count_chats(self, *, owner: str | None = None) -> ChatCounts:
@@ -126,7 +134,7 @@ class Handlers(ChangeHandlers):
             items += [await self._inbox_item(row) for row in rows if isinstance(row, Facts)]
             if len(rows) < _PAGE:
                 return items
-            after = _id_of(rows[-1])
+            after = _facts_of(rows[-1]).chat_id
 
     async def _inbox_item(self, facts: Facts) -> InboxItem:
         profile = facts.profile
@@ -250,11 +258,24 @@ class Handlers(ChangeHandlers):
 
     # Budgets
 
-    async def set_budget(self, **declared: Any) -> Budget | None:
-        return await set_budget(self._store, **declared, actor=self._actor)
+    async def set_budget(self, *, cost: float | Decimal | None = None, **limits: Any) -> Budget | None:
+        dollars = None if cost is None else Decimal(str(cost))  # by its text: the float 0.1 is a little more
+        declared = StoredBudget(**limits, cost=dollars, actor=self._actor)
+        if (declared.owner is None) == (declared.chat_id is None):
+            raise InvalidArgument("owner", "pass either an owner or a chat_id")
+        time_zone(declared.timezone)
+        if declared.chat_id is not None:
+            await self._store.facts(declared.chat_id)
+        stored = await self._store.change_budget(declared.key, partial(_with_limits, declared))
+        figures = {"tokens": declared.tokens, "cost": dollars, "per": declared.per}
+        logger.info("budget_set", key=declared.key, actor=self._actor, **figures)
+        return None if stored is None else budget_of(stored)
 
     async def budgets(self, *, owner: str | None = None, chat_id: str | None = None) -> list[Budget]:
-        return await list_budgets(self._store, owner=owner, chat_id=chat_id)
+        keys = [] if owner is None else [key_of_owner(owner)]
+        if chat_id is not None:
+            keys += keys_of(chat_id, (await self._store.facts(chat_id)).profile.owner)
+        return [budget_of(stored) for stored in await self._store.budgets(keys=keys or None)]
 
     async def _answer(self, question: Question[Output]) -> TurnResult[Output]:
         self._lifetime.check_loop()
@@ -277,12 +298,16 @@ class Handlers(ChangeHandlers):
         return turn_result(reader, fold(events), facts, self._runtime.agents.answer)
 
 
-def _profile_of(row: Facts | PartialRead) -> Profile:
-    return row.profile if isinstance(row, Facts) else row.facts.profile
+def _facts_of(row: Facts | PartialRead) -> Facts:
+    return row if isinstance(row, Facts) else row.facts
 
 
-def _id_of(row: Facts | PartialRead) -> str:
-    return row.chat_id if isinstance(row, Facts) else row.facts.chat_id
+def _with_limits(declared: StoredBudget, stored: StoredBudget | None, _now: datetime) -> StoredBudget | None:
+    """Return a budget with the declared limits; what is spent and reserved stays. Without a limit there is none."""
+    if declared.tokens is None and declared.cost is None:
+        return None
+    kept = stored or declared
+    return replace(declared, spent=kept.spent, unpriced=kept.unpriced, reservations=kept.reservations)
 
 
 _MISSING = LOCAL_COMMANDS.keys() - vars(Handlers).keys() - vars(ChangeHandlers).keys() - vars(ReportHandlers).keys()

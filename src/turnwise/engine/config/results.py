@@ -213,21 +213,8 @@ class Budget(Value, frozen=True, kw_only=True):
 
 def budget_of(stored: StoredBudget) -> Budget:
     """Return a stored budget as callers see it."""
-    reserved = stored.reserved
-    return Budget(
-        owner=stored.owner,
-        chat_id=stored.chat_id,
-        tokens=stored.tokens,
-        cost=stored.cost,
-        per=stored.per,
-        timezone=stored.timezone,
-        until=stored.until,
-        spent=stored.spent,
-        reserved=reserved,
-        left=Unspent(*stored.left_of(stored.spent + reserved)),
-        unpriced=stored.unpriced,
-        actor=stored.actor,
-    )
+    left = Unspent(*stored.left_of(stored.spent + stored.reserved))
+    return Budget(**{name: getattr(stored, name) for name in Budget.__struct_fields__ if name != "left"}, left=left)
 
 
 class OwnerErasure(Value, frozen=True, kw_only=True):

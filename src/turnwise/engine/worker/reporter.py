@@ -1,20 +1,23 @@
-"""Background reports of a worker: that it lives, to the store, and figures of all chats, to observers."""
+"""Workers: their reports in the background, to the store and to observers, and the list made of these."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from time import perf_counter
 from typing import Final
 
 import anyio
 
+from turnwise.engine.config.results import WorkerInfo
 from turnwise.engine.isolation.error_texts import FailureLog
 from turnwise.engine.observers.observer import ChatFigures
 from turnwise.engine.transactions.runtime import Runtime
+from turnwise.engine.worker.identity import is_dead, place_of
 from turnwise.foreign import described
 from turnwise.logger import logger
-from turnwise.persistence.fleet import WorkerReport
+from turnwise.persistence.fleet import HeldChat, SeenWorker, WorkerReport
+from turnwise.persistence.protocol import ChatStore
 
 MEASURE_EVERY_S: Final = 15.0
 """Seconds, at least, between two counts of all chats."""
@@ -97,3 +100,40 @@ class Reporter:
 
 def _ages(since: Mapping[str, datetime], at: datetime) -> dict[str, float]:
     return {name: max((at - began).total_seconds(), 0.0) for name, began in since.items()}
+
+
+_HELD: Final = 10_000
+_LATE: Final = 3
+"""After how many leases without a report a worker counts as dead: its loop, or the store, may be slow."""
+
+
+async def list_workers(store: ChatStore) -> list[WorkerInfo]:
+    """Return the workers that have reported, and those that hold chats without."""
+    fleet = await store.fleet(limit=_HELD)
+    held: dict[str, list[HeldChat]] = {}
+    for chat in fleet.held:
+        held.setdefault(chat.worker, []).append(chat)
+    seen = {worker.name: worker for worker in fleet.workers}
+    names = sorted(seen.keys() | held.keys())
+    gone = await store.gone(names)
+    alive = {name for name in seen.keys() - gone if _reports(seen[name], fleet.at) and not is_dead(name)}
+    return [_worker(name, seen.get(name), held.get(name, []), is_alive=name in alive) for name in names]
+
+
+def _reports(worker: SeenWorker, at: datetime) -> bool:
+    return at - worker.seen_at <= timedelta(seconds=_LATE * worker.report.lease)
+
+
+def _worker(name: str, seen: SeenWorker | None, chats: list[HeldChat], *, is_alive: bool) -> WorkerInfo:
+    host, pid = place_of(name)
+    return WorkerInfo(
+        name=name,
+        host=host,
+        pid=pid,
+        is_alive=is_alive,
+        started_at=None if seen is None else seen.report.started_at,
+        seen_at=None if seen is None else seen.seen_at,
+        agents={} if seen is None else seen.report.agents,
+        max_running=None if seen is None else seen.report.max_running,
+        chats=chats,
+    )
