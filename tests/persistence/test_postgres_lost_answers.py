@@ -10,7 +10,6 @@ import anyio.lowlevel
 import asyncpg
 import pytest
 
-from turnwise.persistence.archive.reader import read_chat
 from turnwise.persistence.audit.verify import verify_records
 from turnwise.persistence.blobs.protocol import Blob
 from turnwise.persistence.postgres import pool
@@ -20,7 +19,7 @@ from turnwise.states.errors import StoreError
 from turnwise.states.names import ChatState
 from turnwise.states.triggers import Imported
 from turnwise.testing.conformance import plans
-from turnwise.testing.conformance.importing import exported_lines
+from turnwise.testing.conformance.importing import exported_lines, read_chat
 from turnwise.testing.conformance.plans import part
 
 Lose = Callable[..., None]

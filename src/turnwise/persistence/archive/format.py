@@ -162,17 +162,6 @@ def signature_of(checkpoint: Mapping[str, Any], key: bytes) -> str:
     return hmac.new(key, canonical(signed), hashlib.sha256).hexdigest()
 
 
-def lines_of(chat: WholeChat, *, key: bytes | None = None) -> Iterator[str]:
-    """Yield a chat without its files as lines, each with its line feed; with a `key` the checkpoint is signed.
-
-    Raises:
-        ValueError: the log cannot be read. A chat that verifies raises nothing.
-    """
-    writer = ArchiveWriter(chat)
-    yield from writer.rows()
-    yield writer.checkpoint(key)
-
-
 class ArchiveWriter:
     """Writes a chat as lines: its rows, then its files piece by piece, then the checkpoint."""
 

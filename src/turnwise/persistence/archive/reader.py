@@ -30,20 +30,6 @@ from turnwise.states.files import is_digest
 from turnwise.states.values.digests import canonical
 
 
-def read_chat(lines: Iterable[str], *, key: bytes | None = None) -> WholeChat:
-    """Return the chat that lines hold. All of it was checked: every line, and every row against the audit log.
-
-    With a `key` the lines must be signed with it. Without one a signature is ignored.
-
-    Raises:
-        ImportRefused: they are not the lines of one whole chat.
-    """
-    with Spool() as spool:
-        reader = ChatReader(key, spool)
-        reader.take(lines)
-        return reader.done()
-
-
 class ChatReader:
     """Reads a chat from lines as they come, and refuses the first that does not belong there.
 

@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
 from functools import cache
 from importlib import resources
 
-from turnwise.persistence.archive.format import WholeChat, lines_of
-from turnwise.persistence.archive.reader import read_chat
+from turnwise.persistence.archive.format import ArchiveWriter, WholeChat
+from turnwise.persistence.archive.reader import ChatReader
 from turnwise.persistence.audit.verify import verify_stored
+from turnwise.persistence.blobs.spool import Spool
 from turnwise.persistence.protocol import ChatStore, Plan
 from turnwise.states.decide import Decision
 from turnwise.states.errors import ChatDeleted, ChatExists, ChatNotFound, QueueFull
@@ -32,6 +34,14 @@ def exported_lines() -> tuple[str, ...]:
     """
     file = resources.files("turnwise.testing.conformance") / "exported_chat.jsonl"
     return tuple(file.read_text(encoding="utf-8").splitlines())
+
+
+def read_chat(lines: Iterable[str]) -> WholeChat:
+    """Return the chat without files that lines hold, checked."""
+    with Spool() as spool:
+        reader = ChatReader(None, spool)
+        reader.take(lines)
+        return reader.done()
 
 
 def _traveller() -> WholeChat:
@@ -75,7 +85,8 @@ class ImportingConformance:
         (claimed,) = await store.claim(plans.plan(plans.claim()), runs=plans.RUNS, limit=10)
         assert claimed.facts.chat_id == _ID
         assert claimed.facts.fence > 1
-        again = read_chat(list(lines_of(WholeChat(await store.rows(_ID)))))
+        writer = ArchiveWriter(WholeChat(await store.rows(_ID)))
+        again = read_chat([*writer.rows(), writer.checkpoint(None)])
         assert again.rows.chat["version"] == claimed.facts.version
         assert [one.chat_id for one in await store.chats(owner="ann", state=None, limit=9, after=None)] == [_ID]  # type: ignore[union-attr]
 
