@@ -67,11 +67,7 @@ class Body(Generic[_T]):
         return msgspec.json.encode(value).decode()
 
     def load(self, body: str, chat_id: str) -> _T:
-        """Return the value that a body of the chat holds.
-
-        Raises:
-            ChatUnreadable: it holds something else.
-        """
+        """Return the value that a body of the chat holds, or raise `ChatUnreadable`: it holds something else."""
         try:
             value = self._decoder.decode(body)
             if _may_be_deep(body):

@@ -92,11 +92,7 @@ class PartialRead(msgspec.Struct, frozen=True):
 
 
 def facts_of(stored: Stored) -> Facts:
-    """Return the stored facts.
-
-    Raises:
-        ChatUnreadable: a value is not what turnwise stored.
-    """
+    """Return the stored facts, or raise `ChatUnreadable`: a value is not what turnwise stored."""
     try:
         return _build_facts(stored)
     except (ChatUnreadable, *PARSE_ERRORS) as error:
@@ -130,11 +126,7 @@ def partial_read(facts: Facts, issues: Sequence[IntegrityIssue]) -> PartialRead:
 
 
 def ids_of(call_ids: Any) -> list[str]:
-    """Return the ids of calls that a column holds.
-
-    Raises:
-        ValueError: it holds something else.
-    """
+    """Return the ids of calls that a column holds, or raise `ValueError`: it holds something else."""
     ids = decode(call_ids) if isinstance(call_ids, str | bytes) else call_ids
     if not isinstance(ids, list) or not all(isinstance(call_id, str) for call_id in ids):
         raise ValueError("a list of call ids belongs here")
@@ -225,7 +217,8 @@ class _Salvage:
     def _check(self, column: str, value: _T, right: bool, belongs: str) -> _T | None:  # noqa: FBT001
         if right:
             return value
-        self._issues.append(IntegrityIssue(column, f"{belongs} belongs here, found {_describe_type(value)}"))
+        found = "nothing" if value is None else f"{type(value).__name__} of other content"  # it may be confidential
+        self._issues.append(IntegrityIssue(column, f"{belongs} belongs here, found {found}"))
         return None
 
     def _flag(self, column: str, value: Any, *, default: bool) -> bool:
@@ -307,11 +300,6 @@ class _Salvage:
         worker = self._check(f"{table}.worker", stored.worker, isinstance(stored.worker, str), "a name")
         token = self._check(f"{table}.token", stored.token, is_count(stored.token), "a count")
         return None if worker is None or token is None else Lease(worker, token)
-
-
-def _describe_type(value: object) -> str:
-    """Return the kind of a value, without the value: that may be confidential."""
-    return "nothing" if value is None else f"{type(value).__name__} of other content"
 
 
 def unread(issues: Sequence[IntegrityIssue]) -> ErrorInfo:

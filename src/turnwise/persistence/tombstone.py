@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from datetime import datetime
-from typing import Any
 
-from turnwise.persistence.stored_chat import UNKNOWN_TIME, PartialRead, is_count, is_hash
-from turnwise.states.errors import ChatDeleted, ChatNotFound
+from turnwise.persistence.stored_chat import UNKNOWN_TIME, PartialRead, is_hash
 from turnwise.states.values.values import Value
 
 
@@ -61,25 +59,6 @@ def tombstone_of(rest: PartialRead, *, at: datetime, actor: str, records: int, h
     )
 
 
-def tombstone_in(
-    chat_id: str, created: datetime | None, deleted: datetime | None, actor: Any, records: Any, head: Any
-) -> Tombstone:
-    """Return the tombstone that the values of a row make, with what can be read of it."""
-    return Tombstone(
-        chat_id=chat_id,
-        created_at=created,
-        deleted_at=deleted or UNKNOWN_TIME,
-        actor=actor if isinstance(actor, str) else "",
-        records=records if is_count(records) else 0,
-        head=head if isinstance(head, str) else None,
-    )
-
-
 def mark_of(chat_id: str, owner: str | None) -> str:
     """Return what proves that a deleted chat was an owner's, to one who names the owner; empty without an owner."""
     return "" if owner is None else hashlib.sha256(f"{chat_id}\n{owner}".encode()).hexdigest()
-
-
-def not_found(chat_id: str, tombstone: Tombstone | None) -> ChatNotFound:
-    """Return the error for a chat that is not there: `ChatDeleted` if there is a tombstone."""
-    return ChatNotFound(chat_id) if tombstone is None else ChatDeleted(chat_id, tombstone.deleted_at)

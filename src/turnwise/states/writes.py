@@ -472,11 +472,7 @@ def digest_of_time(time: datetime) -> str:
 
 
 def _body_of(value: Any) -> str:
-    """Return a value as it is stored.
-
-    Raises:
-        InvalidContent: it cannot be read again as it is.
-    """
+    """Return a value as it is stored, or raise `InvalidContent`: it cannot be read again as it is."""
     try:
         spelled = msgspec.json.encode(value)
     except (TypeError, ValueError, RecursionError) as error:

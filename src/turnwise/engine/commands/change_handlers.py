@@ -18,7 +18,7 @@ from turnwise.engine.commands.interrupt import Interrupter
 from turnwise.engine.commands.report_handlers import ReportHandlers
 from turnwise.engine.commands.submission import Submission
 from turnwise.engine.config.results import Chat, SendReceipt, SubmissionReceipt, chat_of
-from turnwise.engine.isolation.tasks import Lifetime
+from turnwise.engine.isolation.tasks import Lifetime, run_shielded
 from turnwise.engine.jobs.held_attempt import HeldAttempt
 from turnwise.engine.subagents.family import is_wanted, stop_unless_it_stays
 from turnwise.engine.subscriptions.broadcast import Broadcaster
@@ -184,7 +184,8 @@ class ChangeHandlers(ReportHandlers):
                         usage=None if attempt is None else attempt.usage,
                     )
                     changes = AtVersion(if_version), Rewrite(edit, attempt)
-                    committed = await self._interrupter.change_and_stop_subagents(chat_id, *changes)
+                    changing = self._interrupter.change_and_stop_subagents(chat_id, *changes)
+                    committed = await run_shielded(changing)
                     if committed.decisions:
                         return chat_of(committed.facts)
         except (DuplicateReceipt, MessageNotFound, VersionMismatch):  # as above

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from contextlib import suppress
 
 import msgspec
@@ -38,7 +38,10 @@ class Interrupter(msgspec.Struct, frozen=True):
 
     async def change_and_stop_subagents(self, chat_id: str, *changes: Change) -> Committed:
         """Make changes after which the chat waits for none of its subagents, and stop those."""
-        return await run_shielded(self._change_and_stop_subagents(chat_id, changes))
+        committed = await self.runtime.writer.change(chat_id, *changes, actor=self.actor)
+        if committed.decisions:
+            await self.stop_subagents(committed.before)
+        return committed
 
     async def stop_subagents(self, before: Facts) -> None:
         """Stop the subagents that a chat no longer waits for; if this fails, their workers will notice."""
@@ -46,12 +49,6 @@ class Interrupter(msgspec.Struct, frozen=True):
         for subagent in subagents_to_stop(before):
             with suppress(ChatNotFound, StoreError):
                 await on_behalf_of_chat.interrupt(subagent, stop_unless_it_stays)
-
-    async def _change_and_stop_subagents(self, chat_id: str, changes: Sequence[Change]) -> Committed:
-        committed = await self.runtime.writer.change(chat_id, *changes, actor=self.actor)
-        if committed.decisions:
-            await self.stop_subagents(committed.before)
-        return committed
 
     async def _interrupt(self, chat_id: str, change: Change) -> Committed:
         committed = await self._change_and_settle(chat_id, change)

@@ -34,11 +34,7 @@ _REFUSED: Final = "Not run: the provider refused your reply, so none of its call
 
 
 async def generate_reply(model: Model, request: ModelRequest) -> ModelReply:
-    """Return a complete reply of the model.
-
-    Raises:
-        ModelError: the model failed, or returned something else.
-    """
+    """Return a complete reply of the model, or raise `ModelError`: the model failed, or returned something else."""
     with classified():
         reply: object = await model.generate(request)
     problem = f"the model's generate returned {type_name(reply)!r}; it has to return a ModelReply"

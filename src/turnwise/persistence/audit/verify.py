@@ -203,7 +203,8 @@ def _check_end(walk: _Walk, checkpoint: str, signed_by: _SignedBy) -> Verdict:
     if head != walk.head:
         problem = f"The checkpoint names the head {head!a:.80}, but the last record's hash is {walk.head}."
         return Verdict(ok=False, problem=problem, position=walk.count)
-    unsigned = _find_signature_problem(fields, audit_log.signed_content(walk.chat_id, count, head), signed_by)
+    content = audit_log.signed_content(walk.chat_id, count, head)
+    unsigned = _not_by_key(fields, content, signed_by.key) or _not_by_pair(fields, content, signed_by)
     return Verdict(ok=True) if unsigned is None else walk.stopped(unsigned)
 
 
@@ -221,10 +222,6 @@ def _fault_of_checkpoint(fields: Mapping[str, Any]) -> str | None:
         elif not isinstance(value, str) or re.fullmatch(rf"[0-9a-f]{{{_DIGITS[name]}}}", value) is None:
             return f"the field {name} must hold {_DIGITS[name]} digits from 0 to f"
     return None
-
-
-def _find_signature_problem(fields: Mapping[str, Any], content: bytes, signed_by: _SignedBy) -> str | None:
-    return _not_by_key(fields, content, signed_by.key) or _not_by_pair(fields, content, signed_by)
 
 
 def _not_by_key(fields: Mapping[str, Any], content: bytes, key: bytes | None) -> str | None:

@@ -69,11 +69,7 @@ class Spool:
         return None
 
     async def read(self, digest: str) -> AsyncIterator[bytes]:
-        """Yield a blob piece by piece.
-
-        Raises:
-            StoreError: the temporary folder does not give it back.
-        """
+        """Yield a blob piece by piece, or raise `StoreError`: the temporary folder does not give it back."""
         with _on_the_disk():
             file = await anyio.open_file(self._path(digest), "rb")
         try:

@@ -64,11 +64,7 @@ class Known:
         return silent_at is not None and monotonic() < silent_at + AVOID_S
 
     def note_timeline(self, server: Server, cluster: str, timeline: int) -> None:
-        """Note the timeline of a primary.
-
-        Raises:
-            OldPrimary: there was a higher one, of another primary.
-        """
+        """Note the timeline of a primary, or raise `OldPrimary`: there was a higher one, of another primary."""
         newest = self._timelines.get(cluster, 0)
         if timeline >= newest:
             self._timelines[cluster] = timeline

@@ -91,11 +91,7 @@ class SQLDatabase(ABC):
 
     @abstractmethod
     def time_in(self, value: Any) -> datetime:
-        """Return a stored time.
-
-        Raises:
-            ValueError: it is none; so are other errors of `PARSE_ERRORS`.
-        """
+        """Return a stored time, or raise `ValueError`: it is none; so are other errors of `PARSE_ERRORS`."""
 
     def time_or_none(self, value: Any) -> datetime | None:
         try:

@@ -38,11 +38,7 @@ async def tables_of(db: SQLDatabase) -> list[str]:
 
 
 async def rows_of(db: SQLDatabase, chat_id: str) -> Rows:
-    """Return all rows that belong to a chat, by table.
-
-    Raises:
-        ChatNotFound: there is no such chat.
-    """
+    """Return all rows that belong to a chat, by table, or raise `ChatNotFound`: there is no such chat."""
     async with db.one_moment():
         rows = {"chats": await db.fetch_dicts("SELECT * FROM chats WHERE id = :chat_id", chat_id=chat_id)}
         if not rows["chats"]:

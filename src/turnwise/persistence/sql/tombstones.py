@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from turnwise.persistence.sql.database import SQLDatabase
-from turnwise.persistence.tombstone import Tombstone, mark_of, not_found, tombstone_in
+from turnwise.persistence.stored_chat import UNKNOWN_TIME, is_count
+from turnwise.persistence.tombstone import Tombstone, mark_of
 from turnwise.states.errors import ChatDeleted, ChatNotFound, VersionMismatch
 
 
@@ -14,8 +15,15 @@ async def stored_tombstone(db: SQLDatabase, chat_id: str) -> Tombstone | None:
     row = await db.fetch_one("tombstone", chat_id=chat_id)
     if row is None:
         return None
-    created, deleted, *rest = row
-    return tombstone_in(chat_id, db.time_or_none(created), db.time_or_none(deleted), *rest)
+    created, deleted, actor, records, head = row
+    return Tombstone(
+        chat_id=chat_id,
+        created_at=db.time_or_none(created),
+        deleted_at=db.time_or_none(deleted) or UNKNOWN_TIME,
+        actor=actor if isinstance(actor, str) else "",
+        records=records if is_count(records) else 0,
+        head=head if isinstance(head, str) else None,
+    )
 
 
 async def deleted_among(db: SQLDatabase, chat_ids: Collection[str]) -> frozenset[str]:
@@ -36,15 +44,12 @@ async def insert_tombstone(db: SQLDatabase, tombstone: Tombstone, *, owner: str 
 
 
 async def missing(db: SQLDatabase, chat_id: str) -> ChatNotFound:
-    return not_found(chat_id, await stored_tombstone(db, chat_id))
+    tombstone = await stored_tombstone(db, chat_id)
+    return ChatNotFound(chat_id) if tombstone is None else ChatDeleted(chat_id, tombstone.deleted_at)
 
 
 async def check_not_deleted(db: SQLDatabase, chat_id: str) -> None:
-    """Check that no chat of that id was deleted.
-
-    Raises:
-        ChatDeleted: there was one.
-    """
+    """Check that no chat of that id was deleted, or raise `ChatDeleted`: there was one."""
     error = await missing(db, chat_id)
     if isinstance(error, ChatDeleted):
         raise error

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -43,27 +42,17 @@ class DatabaseFile:
         self._paths = [f"{beside if part else self._path}{part}" for part in _PARTS if path is not None]
         self._opened: dict[str, tuple[int, int]] = {}
 
-    def check(self, *, committed: bool = False) -> None:
+    def check(self, *, committed: bool = False, reads: bool = False) -> None:
         """Compare the files with those that were there first.
 
         Args:
             committed: whether something was written before, which one that is gone may have taken.
+            reads: whether only the database itself is compared: that is enough before reading.
 
         Raises:
             StoreError: one of them is gone, or was replaced.
         """
-        self._check(self._paths, committed=committed)
-
-    def check_main(self) -> None:
-        """Compare the database itself only: enough before reading.
-
-        Raises:
-            StoreError: it is gone, or was replaced.
-        """
-        self._check(self._paths[:1])
-
-    def _check(self, paths: Iterable[str], *, committed: bool = False) -> None:
-        for path in paths:
+        for path in self._paths[:1] if reads else self._paths:
             try:
                 status = os.stat(path)  # noqa: PTH116 - it is asked twice a commit, and a Path takes longer
             except FileNotFoundError:

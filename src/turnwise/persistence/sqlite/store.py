@@ -226,7 +226,7 @@ class SQLiteStore(SQLStore):
         """Return the result of a function that reads one snapshot."""
 
         def answer(connection: sqlite3.Connection) -> _T:
-            self._file.check_main()
+            self._file.check(reads=True)
             return in_one_snapshot(connection, question)
 
         return await self._opened().reader.run(answer)

@@ -117,11 +117,7 @@ def text(value: str, *, nul: bool = False) -> str:
 
 
 def plain(value: Any, limits: JsonLimits = CALLER_LIMITS, depth: int = 0) -> Any:
-    """Return a JSON value as Python's own objects, a copy.
-
-    Raises:
-        Misfit: it is not JSON, or beyond the limits.
-    """
+    """Return a JSON value as Python's own objects, a copy, or raise `Misfit`: it is not JSON, or beyond the limits."""
     kind = type(value)
     if value is None or kind is bool:
         return value
