@@ -27,8 +27,7 @@ from turnwise.engine.engine import Engine
 from turnwise.engine.observers.observer import CompactionRun, ModelCall, Observer, ToolRun
 from turnwise.engine.prompt.hooks import LoopState, PastCall, ReminderText, RequestContext, history_was_compacted
 from turnwise.engine.tools.context import ToolContext, ToolOutput
-from turnwise.engine.tools.declare import Reconciled, Tool, tool
-from turnwise.engine.tools.wake_me import wake_me
+from turnwise.engine.tools.declare import Reconciled, Tool, tool, wake_me
 from turnwise.persistence.audit.record import AuditRecord
 from turnwise.persistence.audit.signing import SigningKey
 from turnwise.persistence.audit.verify import Verdict, verify_export

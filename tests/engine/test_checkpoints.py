@@ -17,7 +17,7 @@ from support.stores import Delegate, stored_at
 from support.wire.server import Answer, Server, serving
 from turnwise import Checkpoints, Engine, Settings, SettingsError, SigningKey, StoreError, verify_export
 from turnwise.engine.checkpoints import publisher
-from turnwise.engine.checkpoints.destinations import PublishedFile
+from turnwise.engine.checkpoints.checkpoints import PublishedFile
 from turnwise.persistence.audit.checkpoints import Head
 from turnwise.persistence.audit.record import GENESIS
 from turnwise.providers.scripted import ScriptedModel
@@ -191,7 +191,7 @@ async def test_half_a_line_of_a_dead_process_is_skipped(tmp_path: Path, file: Pa
 
 async def test_published_line_is_synced_to_disk(tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[str] = []
-    monkeypatch.setattr("turnwise.engine.checkpoints.destinations.os.fsync", lambda _: synced.append(text_of(file)))
+    monkeypatch.setattr("turnwise.engine.checkpoints.checkpoints.os.fsync", lambda _: synced.append(text_of(file)))
     await PublishedFile(str(file)).publish([Head("c", 1, "0" * 64)], at=ManualClock().now(), key=KEY)
     assert synced == [text_of(file)] != [""]
 

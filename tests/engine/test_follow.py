@@ -17,9 +17,8 @@ from tests.engine.shelf import Shelf, stands
 from support.engines import MakeModel, OpenChat, OpenEngine
 from support.exploring import examples
 from turnwise import EngineClosed, Settings, StoreError
-from turnwise.engine.subscriptions.broadcast import Broadcaster, Subscription
+from turnwise.engine.subscriptions.broadcast import Broadcaster, Latest, LatestEvents, Subscription
 from turnwise.engine.subscriptions.follow import follow, wait_for, watch
-from turnwise.engine.subscriptions.latest_events import Latest, LatestEvents
 from turnwise.persistence.protocol import Committed
 from turnwise.states import triggers as t
 from turnwise.states.decide import Decision

@@ -9,8 +9,7 @@ from typing import Final
 
 import anyio
 
-from turnwise.engine.checkpoints.checkpoints import Checkpoints
-from turnwise.engine.checkpoints.destinations import Destination, NotPublished
+from turnwise.engine.checkpoints.checkpoints import Checkpoints, Destination, NotPublished
 from turnwise.engine.isolation.clock import Clock, wait_until
 from turnwise.foreign import described
 from turnwise.logger import logger

@@ -17,9 +17,8 @@ from pydantic import AfterValidator, SkipValidation
 from turnwise.engine.isolation.clock import fail_after
 from turnwise.engine.isolation.tasks import Lifetime
 from turnwise.engine.mcp.connection import Listing, MCPUnreachable, ServerAnswer, ServerConnection
-from turnwise.engine.mcp.http import Credentials, credentials, over_http
 from turnwise.engine.mcp.offered import tool_of
-from turnwise.engine.mcp.stdio import over_stdio
+from turnwise.engine.mcp.transports import Credentials, credentials, over_http, over_stdio
 from turnwise.engine.tools.context import ToolContext
 from turnwise.engine.tools.declare import Tool
 from turnwise.engine.tools.sources import Offer, warn_left_out

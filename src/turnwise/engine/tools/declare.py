@@ -1,4 +1,4 @@
-"""Tools: functions the model may call and turnwise runs."""
+"""Tools: functions the model may call and turnwise runs, and one by which a model schedules a message to itself."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import functools
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import field
+from datetime import datetime
 from typing import Annotated, Any, Literal, overload
 
 from msgspec.structs import replace
-from pydantic import SkipValidation
+from pydantic import Field, SkipValidation
 
 from turnwise.engine.config.settings import PositiveSeconds
 from turnwise.engine.isolation.user_code import in_thread
@@ -28,10 +29,10 @@ from turnwise.engine.tools.signatures import (
 )
 from turnwise.foreign import UserCodeError, guarded
 from turnwise.providers.protocol import ProviderDefinition, ToolSpec
-from turnwise.states.errors import InvalidArgument, SettingsError
+from turnwise.states.errors import InvalidArgument, QueueFull, SettingsError, ToolFailed
 from turnwise.states.names import Approver, Crash, SubagentAction
 from turnwise.states.values.checked import checked, configuration
-from turnwise.states.values.digests import as_json
+from turnwise.states.values.digests import as_json, digest
 from turnwise.states.values.plain import type_name
 from turnwise.states.values.values import CheckedCall, Json, Value
 
@@ -296,3 +297,24 @@ def _summary(function: ToolFunction) -> str:
     if doc is None and not inspect.isroutine(function):
         doc = type(function).__doc__
     return " ".join(inspect.cleandoc(doc or "").split("\n\n")[0].split())
+
+
+# Described here and not in the docstring: reading docstrings would import griffe with turnwise.
+At = Annotated[datetime, Field(description="When, in the future, as ISO 8601 with the offset from UTC.")]
+Note = Annotated[str, Field(description="What you want to know then: you see it as a message.")]
+
+
+@tool(crash="at_least_once", parallel_safe=True)
+async def wake_me(at: At, note: Note, context: ToolContext) -> str:
+    """Have yourself woken up later in this chat: at that time you get your note as a message, and go on."""
+    # After a crash it runs again: under the same id, which replaces the first, or past its time, once that has fired.
+    now = context.chat.updated_at
+    if at.utcoffset() is None or at <= now:
+        raise ToolFailed(f"at must be in the future, with an offset from UTC; it is {now.isoformat()} now")
+    try:
+        message = await context.schedule(
+            f"You asked to be woken up: {note}", at=at, id=f"wake-{digest(context.key)[:16]}"
+        )
+    except QueueFull as full:
+        raise ToolFailed(str(full)) from full
+    return f"You will be woken up at {message.due.isoformat()}."

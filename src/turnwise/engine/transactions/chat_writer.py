@@ -17,8 +17,7 @@ from msgspec.structs import replace
 from turnwise.engine.checkpoints.publisher import Publisher
 from turnwise.engine.isolation.tasks import run_shielded
 from turnwise.engine.observers.observer import Observers
-from turnwise.engine.subscriptions.broadcast import Broadcaster
-from turnwise.engine.subscriptions.latest_events import Latest
+from turnwise.engine.subscriptions.broadcast import Broadcaster, Latest
 from turnwise.logger import about, logger
 from turnwise.persistence.archive.format import WholeChat
 from turnwise.persistence.protocol import ChatStore, Committed, Permission, Plan, Runs

@@ -1,4 +1,4 @@
-"""Reads of many chats, as both stores do them. What cannot be read of one chat keeps none of the others away."""
+"""Reads of many chats, their figures and workers, as both stores do them. What is unreadable of one hides no other."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from turnwise.persistence.fleet import Fleet, HeldChat, LedgerPage, Oldest, SeenWorker, StateCount, WorkerReport
 from turnwise.persistence.list_filter import ListFilter
 from turnwise.persistence.protocol import Committed, Runs
 from turnwise.persistence.reading import Overdue, Waiting
-from turnwise.persistence.rows import PROFILES
+from turnwise.persistence.rows import PARSE_ERRORS, PROFILES, USAGE, Body
 from turnwise.persistence.shares import AtWork, Candidate, Counts, Lane, Shares
 from turnwise.persistence.sql.database import Row, SQLDatabase
 from turnwise.persistence.stored_chat import PartialRead, facts_or_rest
 from turnwise.states.errors import ChatUnreadable
 from turnwise.states.facts import Facts, Profile
 from turnwise.states.names import OPEN_STATUSES, Answerer, ChatState
+from turnwise.states.writes import RecordUsage
 
 _NUMBER: Final = (
     "(SELECT number FROM (SELECT id, number FROM chats UNION ALL SELECT id, number FROM tombstones) AS known"
@@ -211,3 +213,63 @@ def _read_profile(chat_id: str, body: str) -> Profile | None:
 
 def _is_fork(parent: str, profile: Profile) -> bool:
     return profile.forked_from is not None and parent in (profile.parent, *profile.ancestors)
+
+
+_REPORTS: Final = Body[WorkerReport]("worker_reports.body", WorkerReport)
+_FORGET_AFTER: Final = timedelta(days=1)
+"""Reports of workers that were not seen for so long are deleted."""
+
+
+async def count_states(db: SQLDatabase, *, owner: str | None = None) -> dict[str, StateCount]:
+    rows = await (db.fetch("chats_by_state") if owner is None else db.fetch("chats_by_state_of", owner=owner))
+    return {str(state): StateCount(number - archived, archived) for state, number, archived in rows}
+
+
+async def oldest(db: SQLDatabase) -> Oldest:
+    actions = [(whose, since) for whose, since in await db.fetch("oldest_actions") if since is not None]
+    work = await db.fetch("oldest_work")
+    return Oldest(_times(db, actions), _times(db, work), await db.now() if db.remote else None)
+
+
+async def report_worker(db: SQLDatabase, worker: str, report: WorkerReport, /) -> None:
+    now = await db.now()
+    await db.execute("forget_workers", worker="", until=now - _FORGET_AFTER)
+    await db.execute("report_worker", worker=worker, body=_REPORTS.dump(report), now=now)
+
+
+async def forget_worker(db: SQLDatabase, worker: str, /) -> None:
+    await db.execute("forget_workers", worker=worker, until=await db.now() - _FORGET_AFTER)
+
+
+async def fleet(db: SQLDatabase, *, limit: int) -> Fleet:
+    workers: list[SeenWorker] = []
+    for name, body, seen in await db.fetch("worker_reports"):
+        try:
+            workers.append(SeenWorker(name, _REPORTS.load(body, ""), db.time_in(seen)))
+        except (ChatUnreadable, *PARSE_ERRORS):
+            continue
+    held = [
+        HeldChat(
+            chat_id=chat_id, worker=str(worker), state=state, agent=agent, owner=owner, since=db.time_or_none(since)
+        )
+        for chat_id, worker, state, agent, owner, since in await db.fetch("held_chats", limit=limit)
+    ]
+    return Fleet(workers, held, await db.now())
+
+
+async def usage_page(db: SQLDatabase, *, after: tuple[int, int, int], owner: str | None, limit: int) -> LedgerPage:
+    chat, version, number = after
+    rows = await db.fetch("usage_page", chat=chat, version=version, number=number, owner=owner, limit=limit)
+    entries: list[tuple[str | None, RecordUsage]] = []
+    for *_, whose, body in rows:
+        try:
+            entries.append((whose, USAGE.load(body, "")))
+        except (ChatUnreadable, *PARSE_ERRORS):
+            continue
+    follows = tuple(rows[-1][:3]) if len(rows) == limit else None
+    return LedgerPage(entries, follows)
+
+
+def _times(db: SQLDatabase, rows: Any) -> dict[str, datetime]:
+    read = {str(name): db.time_or_none(since) for name, since in rows}
+    return {name: since for name, since in read.items() if since is not None}

@@ -13,7 +13,6 @@ from turnwise.persistence.protocol import ChatStore, Pruned
 from turnwise.persistence.sql import budgets as stored_budgets
 from turnwise.persistence.sql import changes as change_log
 from turnwise.persistence.sql import files, lists
-from turnwise.persistence.sql import fleet as fleets
 from turnwise.persistence.sql.database import SQLDatabase
 from turnwise.persistence.sql.raw_rows import orphans_in, read_or_blame, rows_of, rows_of_chat
 from turnwise.persistence.sql.reads import ChatReads
@@ -123,12 +122,12 @@ class SQLStore(ChatStore):
     orphans = _asking(orphans_in)
     waiting_since = _asking(lists.waiting_since)
     at_work = _asking(lists.at_work)
-    count_states = _asking(fleets.count_states)
-    oldest = _asking(fleets.oldest)
-    fleet = _asking(fleets.fleet)
-    usage_page = _asking(fleets.usage_page)
-    report_worker = _writing(fleets.report_worker)
-    forget_worker = _writing(fleets.forget_worker)
+    count_states = _asking(lists.count_states)
+    oldest = _asking(lists.oldest)
+    fleet = _asking(lists.fleet)
+    usage_page = _asking(lists.usage_page)
+    report_worker = _writing(lists.report_worker)
+    forget_worker = _writing(lists.forget_worker)
     awaiting_subagents = _asking(lists.awaiting_subagents)
     holders = _asking(lists.holders)
     overdue = _asking(lists.overdue)

@@ -34,14 +34,17 @@ from turnwise.states.actions.profile import (
 from turnwise.states.actions.queue import (
     change_queued,
     clear_queue,
+    clear_schedules,
     enqueue,
     enqueue_first,
+    fire_schedule,
     move_to_head,
+    put_schedule,
     remove_queued,
+    remove_schedule,
     take_queue_head,
     take_steering,
 )
-from turnwise.states.actions.schedules import clear_schedules, fire_schedule, put_schedule, remove_schedule
 from turnwise.states.actions.settling import (
     clear_error,
     commit_partial,

@@ -6,8 +6,7 @@ from collections.abc import Collection
 
 from msgspec.structs import replace
 
-from turnwise.states.actions.queue import record_receipt
-from turnwise.states.actions.schedules import clear_schedules
+from turnwise.states.actions.queue import clear_schedules, record_receipt
 from turnwise.states.actions.turns import lose_attempt
 from turnwise.states.draft import Draft
 from turnwise.states.events import ActionRequiredEvent, ErrorEvent, HistoryResetEvent, MessageEvent

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from turnwise.states.actions.schedules import clear_schedules
+from turnwise.states.actions.queue import clear_schedules
 from turnwise.states.arguments import Inheritance
 from turnwise.states.draft import Draft
 from turnwise.states.events import MessageEvent
