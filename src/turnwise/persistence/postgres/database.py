@@ -128,23 +128,7 @@ async def current_rows(connection: asyncpg.Connection, chat_ids: Sequence[str]) 
 
 def stored_in(row: Any) -> Stored:
     """Return the stored values that say where a chat stands, as the row holds them."""
-    return Stored(
-        id=row["id"],
-        state=row["state"],
-        settled=row["settled"],
-        archived=row["archived"],
-        version=row["version"],
-        call_ids=row["call_ids"],
-        facts=row["facts"],
-        profile=row["profile"],
-        calls=row["calls"] or (),
-        queue=row["queue"] or (),
-        worker=row["worker"],
-        token=row["token"],
-        last_seq=row["event_seq"],
-        facts_column="facts.body",
-        lease_table="chats",
-    )
+    return Stored._make((*row[:13], "facts.body", "chats"))
 
 
 async def stored_among(connection: asyncpg.Connection, chat_ids: Sequence[str]) -> list[Stored | None]:

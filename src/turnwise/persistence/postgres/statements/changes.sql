@@ -1,11 +1,10 @@
 -- name: facts
--- Where chats stand, all in one row: a condition follows.
-SELECT chats.id, state, settled, archived, version, facts.body AS facts, profiles.body AS profile, worker, token,
-       chats.calls AS call_ids,
-       (SELECT array_agg(calls.body ORDER BY step, idx)
-        FROM calls WHERE chat = number AND call_id = ANY (chats.calls)) AS calls,
-       (SELECT array_agg(queue.body ORDER BY rank) FROM queue WHERE chat = number) AS queue,
-       event_seq, head, clock_timestamp() AS at,
+-- Where chats stand, all in one row, which begins with the fields of `Stored`: a condition follows.
+SELECT chats.id, state, settled, archived, version, chats.calls AS call_ids, facts.body AS facts,
+       profiles.body AS profile,
+       array(SELECT calls.body FROM calls WHERE chat = number AND call_id = ANY (chats.calls) ORDER BY step, idx),
+       array(SELECT queue.body FROM queue WHERE chat = number ORDER BY rank),
+       worker, token, event_seq, head, clock_timestamp() AS at,
        EXISTS (SELECT FROM budgets WHERE key IN ('chat:' || chats.id, 'owner:' || chats.owner)) AS budgeted
 FROM chats
 LEFT JOIN facts ON facts.chat = number
