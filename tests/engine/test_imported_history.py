@@ -15,7 +15,7 @@ from support.lives import SLOW_STORES, lives_in
 from turnwise import ClientTool, Engine, FilePart, Message, Page, Settings, TextPart, ToolResult, Usage, fold, tool
 from turnwise.engine.prompt.history import GO_ON
 from turnwise.engine.prompt.imported_message import read
-from turnwise.engine.prompt.title import source_of
+from turnwise.engine.worker.titles import source_of
 from turnwise.providers.repair_history import HistoryRepair
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.errors import InvalidArgument, InvalidContent, MessageNotFound

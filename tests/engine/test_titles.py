@@ -14,7 +14,7 @@ from support.latches import Latch
 from support.life import NOW, text_parts
 from turnwise import ChatState, Engine, Message, Observer, RequestContext, RetryPolicy, Settings, TurnResult, Usage
 from turnwise.engine.observers.observer import ModelCall
-from turnwise.engine.prompt.title import (
+from turnwise.engine.worker.titles import (
     LONGEST_TITLE,
     TITLE_PROMPT,
     TitleSource,

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from turnwise.engine import chat_ids
 from turnwise.engine.blobs.sending import Sending
 from turnwise.engine.blobs.streams import parts_within
-from turnwise.engine.commands.fork import fork_of
+from turnwise.engine.commands.create import fork_of
 from turnwise.engine.commands.interrupt import Interrupter
 from turnwise.engine.commands.report_handlers import ReportHandlers
 from turnwise.engine.commands.submission import Submission
