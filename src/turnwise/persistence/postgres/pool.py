@@ -135,7 +135,7 @@ class Pool:
             max_size=self._size,
             connect=self._servers.connect,
             connection_class=Session,
-            reset=_keep_session,
+            reset=_leave_as_it_is,
         )
         connection = await self._pool.acquire()
         try:
@@ -150,7 +150,7 @@ class Pool:
             SettingsError: a pooler pools by transaction, and there is no direct way to listen.
         """
         uncached = self._options | {"statement_cache_size": 0}
-        plain = Servers(self._url, _nothing, self._known, **uncached)
+        plain = Servers(self._url, _leave_as_it_is, self._known, **uncached)
         pooling = await pooling_of(plain.connect)
         if pooling is Pooling.TRANSACTION and self._listens and self._direct_url is None:
             raise SettingsError("direct_url", _NEEDS_DIRECT_URL.format(store=self.name))
@@ -289,9 +289,5 @@ def pauses_of(seconds: float) -> Iterator[float]:
         pause = min(pause * 2, _LONGEST_PAUSE)
 
 
-async def _keep_session(connection: object) -> None:
-    """Leave a returned connection as it is: nothing here changes its session, and a reset is a round trip."""
-
-
-async def _nothing(session: object) -> None:
-    """Set nothing up."""
+async def _leave_as_it_is(connection: object) -> None:
+    """Do nothing with a connection that is returned: its session was not changed, and a reset is a round trip."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Final
 
 from turnwise.persistence.archive.format import WholeChat
@@ -98,7 +98,7 @@ def _chat_row(commit: Commit) -> Row:
         "calls": None if facts.calls.are_those_of(before.facts.calls) else [call.call_id for call in facts.calls],
         "worker": facts.lease and facts.lease.worker,
         "token": facts.lease and facts.lease.token,
-        "expires": tables.lease and _after(before.at, tables.lease.seconds),
+        "expires": tables.lease and (before.at + timedelta(seconds=tables.lease.seconds)).isoformat(),
         "facts": row.facts,
         "salt": commit.salt,
         "profile": tables.profile and tables.profile.body,
@@ -106,10 +106,6 @@ def _chat_row(commit: Commit) -> Row:
         "at": before.at.isoformat(),
         "knows_budgets": commit.funds is not None,
     }
-
-
-def _after(at: datetime, seconds: float) -> str:
-    return (at + timedelta(seconds=seconds)).isoformat()
 
 
 def _call_row(row: Row) -> Row:
