@@ -30,7 +30,6 @@ _TEXTS: Final = 20
 _CREATED: Final = len('{"created_at":"') + 1
 _SECOND: Final = len("2026-01-01T00:00:00")
 _LAST: Final = "9223372036854775807"
-_LAST_PLACE: Final = (True, "\U0010ffff")
 
 
 async def chats(  # noqa: PLR0913 - the store's protocol
@@ -124,24 +123,18 @@ async def _next_in_turn(
 
     Each costs a few steps along an index, however many wait: of the keys that come next, the chats that wait longest.
     """
+    # Enough keys: the walk reads `start` first, whose turn may come last, and all chats of a key may have been seen.
     start, depth = shares.key, limit + len(seen) + 1
-    waiting: list[Candidate] = []
-    ends: list[tuple[bool, str]] = []
+    found: dict[int, Candidate] = {}
     for lane in [Lane(*row) for row in await db.fetch("lanes")]:
         if lane.agent in runs and counts.lane_is_open(lane):
             values = {**lane._asdict(), "tools": [*runs[lane.agent]], "full": counts.full_keys, "depth": depth}
             for first in dict.fromkeys((start, "")):  # to the last key, and on from the first one
                 rows = _with_keys(await db.fetch("waiting_in_lane", start=first, **values))
-                waiting += [
-                    Candidate(key, since, number, id_, version, lane) for key, since, number, id_, version in rows
-                ]
-                keys = {key for key, *_ in rows}
-                # Back at `start`, it has read all there is.
-                if len(keys) == depth and (first == start or max(keys) < start):
-                    ends.append(_place(max(keys), start))
+                for key, since, number, id_, version in rows:
+                    found[number] = Candidate(key, since, number, id_, version, lane)
+                if len({key for key, *_ in rows}) == depth:
                     break
-    # Behind the key where the walk of one lane ended, it has chats that were not read.
-    found = {one.number: one for one in waiting if _place(one.fair_key, start) <= min(ends, default=_LAST_PLACE)}
     picked = shares.pick((one for one in found.values() if one.number not in seen), counts, limit)
     seen.update(one.number for one in picked)
     return picked
@@ -150,11 +143,6 @@ async def _next_in_turn(
 def _with_keys(rows: Iterable[Row]) -> list[Row]:
     """Return the rows that begin with a key. A garbled one is no text, cannot be compared, and harms only its chat."""
     return [row for row in rows if isinstance(row[0], str)]
-
-
-def _place(key: str, start: str) -> tuple[bool, str]:
-    """Return the place of a key in a round from `start` on."""
-    return (key < start, key)
 
 
 async def awaiting_subagents(db: SQLDatabase, *, after: str, limit: int) -> list[str]:
