@@ -68,6 +68,23 @@ async def test_garbled_key_harms_only_its_chat(tmp_path: Path, held: bool) -> No
     await store.close()
 
 
+async def test_refused_chat_takes_no_share(tmp_path: Path) -> None:
+    """Within a cap, another chat of its owner is claimed in its place, also once the refused one is known."""
+    store = SQLiteStore(str(tmp_path / "chats.db"))
+    await store.open()
+    for chat_id in ("damaged", "a1", "a2"):
+        await plans.created(store, chat_id, plans.send("hello"), owner="ann")
+    with closing(sqlite3.connect(tmp_path / "chats.db")) as connection, connection:
+        connection.execute("UPDATE chats SET event_seq = 'poison' WHERE id = 'damaged'")
+    for expected in (["a1"], ["a2"]):
+        claim, shares = plans.plan(plans.claim()), Shares({}, Caps(per_key=1))
+        claimed = await store.claim(claim, runs=plans.RUNS, limit=9, shares=shares)
+        assert [committed.facts.chat_id for committed in claimed] == expected
+        for chat_id in expected:
+            await store.change(chat_id, plans.plan(plans.reply("done")))
+    await store.close()
+
+
 async def filled(engine: Engine, owner: str | None, number: int, **options: Any) -> list[str]:
     return [(await engine.create_chat(owner=owner, message="hi", **options)).id for _ in range(number)]
 
@@ -132,16 +149,25 @@ async def test_idle_places_go_to_those_below_their_cap(open_engine: OpenEngine) 
         assert (await elsewhere.verify(mine[6])).ok
 
 
-async def test_queued_message_waits_its_turn(open_engine: OpenEngine) -> None:
-    """At the end of a turn the chat queues behind its owner's other waiting chats."""
-    latch = Latch()
+@pytest.mark.parametrize("created", ["before the worker starts", "here", "elsewhere"])
+async def test_queued_message_waits_its_turn(open_engine: OpenEngine, created: str) -> None:
+    """At the end of a turn the chat queues behind its owner's other waiting chats, wherever those were created."""
+    latch, clock, settings = Latch(), ManualClock(), Settings(fair_by="owner", max_running=1, coalesce=0)
     model = Working(latch)
-    async with open_engine(model, settings=Settings(fair_by="owner", max_running=1, coalesce=0)) as engine:
-        first, second = await filled(engine, "ann", 2)
-        await engine.send_message(first, "and this", when_busy="queue")
-        latch.open()
-        await rested(engine, [first, second])
-    assert model.order == [first, second, first]
+    async with open_engine(model, settings=Settings(run_worker=False), clock=clock) as other:
+        (first,) = await filled(other, "ann", 1)
+        await other.send_message(first, "and this", when_busy="queue")
+        second = await filled(other, "ann", 1) if created == "before the worker starts" else []
+        async with open_engine(model, settings=settings, clock=clock) as engine:
+            while not model.order:  # noqa: ASYNC110 - the model says nothing before
+                await asyncio.sleep(0.001)
+            second = second or await filled(engine if created == "here" else other, "ann", 1)
+            await clock.advance(settings.poll_interval)
+            while not engine._worker._runtime.chats_wait:  # type: ignore[union-attr]  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+            latch.open()
+            await rested(engine, [first, *second])
+    assert model.order == [first, *second, first]
 
 
 async def test_fair_turn_costs_no_commit_more(tmp_path: Path) -> None:

@@ -124,8 +124,6 @@ class Shares:
         self._least = min([1.0, *weights.values()])
         self.key = ""
         """The key whose turn it is."""
-        self.chats_wait = False
-        """Whether chats wait, as far as the worker knows."""
         self._taken = 0
         """How many chats its turn has taken."""
 

@@ -71,6 +71,8 @@ class Runtime(msgspec.Struct, kw_only=True):
     started_calls: StartedCalls = msgspec.field(default_factory=StartedCalls)
     shares: Shares | None = None
     """The worker's round of fair claims; `None` if the chat that waits longest comes first."""
+    chats_wait: bool = False
+    """Whether chats may wait in the store for a worker."""
     opened_feed: ChatFeed | None = None
     stopping: bool = False
     """Whether the worker is shutting down and starts nothing more."""
@@ -116,7 +118,7 @@ class Runtime(msgspec.Struct, kw_only=True):
             return
         can_run = self.agents.can_run(unit.facts)
         if self.shares is not None:
-            claim = claim and not (self.shares.caps or self.shares.chats_wait)  # waiting chats come first
+            claim = claim and not (self.shares.caps or self.chats_wait)  # waiting chats come first
         while claim and can_run and unit.facts.state is ChatState.pending:
             unit.fire(Claimed(worker=self.worker_id), actor=self.actor)
         facts = unit.facts

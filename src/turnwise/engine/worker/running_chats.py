@@ -40,8 +40,6 @@ class RunningChats:
         """With the version of the chat at which each was stored: another commit of that version voids it."""
         self.titles = Titles(runtime)
         self.subagents = Subagents(runtime)
-        self.may_have_more = True
-        """Whether chats may wait in the store for a worker."""
         self.wake = asyncio.Event()
         """Set when the worker has something to do before the next tick is due."""
 
@@ -52,7 +50,7 @@ class RunningChats:
 
     def look_for_chats(self) -> None:
         """Look for chats that want a worker now, without waiting for the next poll."""
-        self.may_have_more = True
+        self._runtime.chats_wait = True
         self.wake.set()
 
     # What the writer asks for
@@ -78,7 +76,6 @@ class RunningChats:
             runner.observe(facts)
         shares, wants_worker = self._runtime.shares, facts.lease is None and not facts.settled
         if shares is not None:
-            shares.chats_wait |= facts.state is ChatState.pending
             wants_worker |= bool(shares.caps) and facts.state not in LEASED  # another chat may begin
         if facts.state is ChatState.pending or wants_worker:
             self.look_for_chats()
@@ -152,7 +149,7 @@ class RunningChats:
             if self.slots.leave(runner):
                 self._runtime.observers.running(len(self.slots.runners))
                 self._store_view(runner.leased)
-            if self.may_have_more:
+            if self._runtime.chats_wait:
                 self.wake.set()
 
     def view_of(self, facts: Facts) -> View | None:

@@ -84,8 +84,8 @@ class Worker:
                     raise
                 self._sweeper.trust.doubt_outage()
                 self._failures.failed(self._part, error)  # if the worker ended, so would all its chats
-                chats.may_have_more = chats.may_have_more and isinstance(error, StoreError)
-            if not (chats.may_have_more and chats.room > 0):
+                self._runtime.chats_wait &= isinstance(error, StoreError)
+            if not (self._runtime.chats_wait and chats.room > 0):
                 await wait_until(chats.wake, self._runtime.clock, min(self._look_at, self._sweep_at, self._prune_at))
             chats.wake = asyncio.Event()
 
@@ -121,8 +121,8 @@ class Worker:
             if now >= self._files_at and self._sweeper.trust.trusts_the_time():
                 self._files_at = NEVER
                 self._runtime.tasks.start_soon(self._sweep_files, now + FILES_PAUSE)
-            self.chats.may_have_more = True
-        if self.chats.may_have_more:
+            self._runtime.chats_wait = True
+        if self._runtime.chats_wait:
             await self._do("claim", self._claim())
         if now >= self._prune_at:
             await self._do("prune", self._prune(now))
@@ -159,23 +159,18 @@ class Worker:
             self._runtime.observers.budgets([budget_of(one) for one in stored])
 
     async def _claim(self) -> None:
-        limit, shares = min(CLAIMS_PER_TICK, self.chats.room), self._runtime.shares
+        runtime, limit = self._runtime, min(CLAIMS_PER_TICK, self.chats.room)
         if limit < 1:
-            if shares is not None:
-                shares.chats_wait = True
             return
-        self.chats.may_have_more = False
-        runtime = self._runtime
+        runtime.chats_wait = False
         claimed = await runtime.writer.claim(
             Claimed(worker=runtime.worker_id),
             actor=runtime.actor,
             runs=runtime.agents.runs,
             limit=limit,
-            shares=shares,
+            shares=runtime.shares,
         )
-        self.chats.may_have_more |= len(claimed) == limit
-        if shares is not None:
-            shares.chats_wait = self.chats.may_have_more
+        runtime.chats_wait |= len(claimed) == limit
 
     async def _prune(self, now: float) -> None:
         """Delete a few old parts; a round over all chats is done bit by bit."""
