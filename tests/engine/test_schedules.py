@@ -73,6 +73,20 @@ async def test_message_waits_while_a_budget_is_spent() -> None:
         assert (await engine.messages(chat.id))[0].wakeup == due.wakeup
 
 
+async def test_message_that_stays_due_delays_no_other_chat(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sweep reads a limited number of chats: the next ones skip a chat that cannot be changed."""
+    monkeypatch.setattr("turnwise.engine.worker.sweep.SWEEP_LIMIT", 1)
+    async with Engine("sqlite://", model=ScriptedModel(["ok"])) as engine:
+        poor, other = [(await engine.create_chat()).id for _ in range(2)]
+        await engine.set_budget(chat_id=poor, tokens=1)
+        for chat_id in (poor, other):
+            await engine.schedule(chat_id, "hi", at=LATER)
+        for _ in range(3):
+            await engine._worker._sweeper.sweep()  # type: ignore[union-attr]
+        assert [len(await engine.schedules(chat_id)) for chat_id in (poor, other)] == [1, 0]
+        await engine.wait(other)
+
+
 async def test_series_outlives_a_machine_without_its_zone(monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker without the time zone leaves the series due; other messages of the chat are sent."""
     clock, settings = ManualClock(), Settings(poll_interval=0.05)

@@ -187,6 +187,16 @@ async def test_webhook_goes_on_after_any_error(tmp_path: Path, monkeypatch: pyte
         await receiver.until(1)
 
 
+async def test_deliveries_end_with_the_engine(caplog: pytest.LogCaptureFixture) -> None:
+    """It is no failure, also where the application closes the engine first."""
+    hook = Webhook(url="https://example.com/hook", secret=SECRET, name="all")
+    async with Engine("sqlite://", model="demo") as engine, anyio.create_task_group() as tasks:
+        tasks.start_soon(WebhookSender(hook).deliver, engine)
+        await eventually(engine.consumers)
+        engine.release_followers()
+    assert "webhook_stopped" not in caplog.text
+
+
 async def test_next_address_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     addresses = ["2606:2800:220:1:248:1893:25c8:1946", "93.184.216.34"]
     tried: list[tuple[str, float | None]] = []

@@ -407,6 +407,19 @@ async def test_refusal_within_a_stream_is_one(server: Server, connect: Connect) 
     assert [holds(asked.body, BAD) for asked in server.asked] == [True, False]
 
 
+async def test_refused_content_uses_up_no_attempts(server: Server, connect: Connect) -> None:
+    """Each next request differs from the refused one; the first failure of such a request is retried."""
+    dialect = Anthropic()
+    refusals = [refusal(dialect, IN_MESSAGE["anthropic"].replace("2.image", f"{place}.image")) for place in (1, 2)]
+    server.script = [*refusals, dialect.error(503, "overloaded_error", "Busy."), spoken(dialect)]
+    settings = Settings(retry=RetryPolicy(attempts=2, first_delay=0.001))
+    async with Engine("sqlite://", model=await connect(dialect), settings=settings) as engine:
+        chat = await engine.create_chat()
+        content = [TextPart(text="Look."), picture(GOOD), picture(BAD)]
+        assert (await engine.ask(chat.id, content, timeout=60)).chat.state is ChatState.waiting
+    assert [holds(asked.body, GOOD) for asked in server.asked] == [True, False, False, False]
+
+
 async def test_text_that_is_said_twice_is_left_out_where_it_is_refused(server: Server, connect: Connect) -> None:
     dialect = Anthropic()
     refused = refusal(dialect, "messages.2.content.0.text: not allowed")
