@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from turnwise.diagrams import machine_json, mermaid, slide, svg, table
-from turnwise.diagrams.graph import arrows, machine_graph
+from turnwise.diagrams.graph import machine_graph
 from turnwise.diagrams.layout import FILE, Graph, NoLayout, StaleLayout, committed, encoded, is_current, laid_out
 from turnwise.diagrams.model import machine
 from turnwise.diagrams.slide import slide_graph
@@ -37,8 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def graphs() -> tuple[Graph, ...]:
     """Return the graphs that ELK lays out."""
-    picture = machine()
-    return machine_graph(picture, arrows(picture)).graph, slide_graph()
+    return machine_graph(machine()).graph, slide_graph()
 
 
 def _renew_layouts(folder: Path) -> None:

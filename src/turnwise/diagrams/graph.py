@@ -176,8 +176,9 @@ class Drawn(msgspec.Struct, frozen=True):
     """The triggers on which a state, or every state of a group, stays as it is."""
 
 
-def machine_graph(picture: Picture, gathered: tuple[Arrow, ...]) -> Drawn:
+def machine_graph(picture: Picture) -> Drawn:
     """Return the graph of the machine. A group of states is a node of its own."""
+    gathered = arrows(picture)
     stays = {
         one.origin: tuple(dict.fromkeys(line.trigger for line in one.lines)) for one in gathered if one.target == SAME
     }

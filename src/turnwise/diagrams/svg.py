@@ -6,7 +6,7 @@ from itertools import groupby
 from typing import Final
 
 from turnwise.diagrams.document import arrow, arrowhead, drawn_label, heading, image
-from turnwise.diagrams.graph import GROUPS, PADDING, Arrow, Drawn, TableEntry, arrows, captions, entries, machine_graph
+from turnwise.diagrams.graph import GROUPS, PADDING, Arrow, Drawn, TableEntry, captions, entries, machine_graph
 from turnwise.diagrams.layout import Box, Layout, layout_of, outline
 from turnwise.diagrams.markup import MONO, Pen, tag, text, title
 from turnwise.diagrams.model import Node, Picture, machine, meaning
@@ -43,7 +43,7 @@ def svg(state: str | None = None, *, rows: bool = True) -> str:
     """
     picture = machine()
     current = picture.current(state)
-    drawn = machine_graph(picture, arrows(picture))
+    drawn = machine_graph(picture)
     layout = layout_of(drawn.graph).moved(_MARGIN, _TOP)
     firing = {line.party for one in drawn.arrows for line in one.lines}
     parties = [party for party in PARTY_INK if party in firing]
