@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import httpx2
 import mcp
+from anyio.abc import ObjectReceiveStream
 from mcp import types
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
@@ -90,7 +91,7 @@ async def _transport(started: mcp.StdioServerParameters) -> AsyncIterator[tuple[
         yield _Readable(lines), requests
 
 
-class _Readable:
+class _Readable(ObjectReceiveStream[Any]):
     """The messages of a server, as far as they can be repaired."""
 
     def __init__(self, lines: Any) -> None:
@@ -101,18 +102,6 @@ class _Readable:
 
     async def aclose(self) -> None:
         await self._lines.aclose()
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> SessionMessage | Exception:
-        return repaired(await anext(self._lines))
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *raised: object) -> None:
-        await self.aclose()
 
 
 def repaired(item: SessionMessage | Exception) -> SessionMessage | Exception:
