@@ -16,7 +16,6 @@ from pydantic_ai.models.fallback import FallbackModel
 from pydantic_ai.native_tools import AbstractNativeTool, WebSearchTool
 from pydantic_ai.settings import ModelSettings
 
-from turnwise.providers.first_answer import reply_of_first, stream_of_first
 from turnwise.providers.parameters import without_forced_choice
 from turnwise.providers.protocol import (
     ModelPart,
@@ -45,7 +44,7 @@ from turnwise.providers.pydantic_ai.parameters import (
 from turnwise.providers.pydantic_ai.provider_data import ProviderOrigin
 from turnwise.providers.pydantic_ai.request_writer import RequestWriter
 from turnwise.providers.pydantic_ai.response_reader import ResponseReader
-from turnwise.providers.pydantic_ai.streams import WatchedStream
+from turnwise.providers.pydantic_ai.streams import WatchedStream, reply_of_first, stream_of_first
 from turnwise.providers.repair_history import HistoryRepair
 from turnwise.providers.reply_builder import join
 from turnwise.providers.usage_and_prices import add_cost

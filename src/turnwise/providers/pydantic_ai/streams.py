@@ -1,11 +1,18 @@
-"""Corrections to streams of pydantic-ai: their end, calls that share an index, and repeated usage."""
+"""Corrected streams of pydantic-ai: their end, calls that share an index, repeated usage; and several models as one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
-from typing import Any, Final
+from collections.abc import AsyncIterator, Callable, Hashable, Sequence
+from contextlib import aclosing
+from datetime import UTC, datetime
+from typing import Any, Final, cast
 
+from msgspec.structs import replace
 from pydantic_ai.models import StreamedResponse
+
+from turnwise.providers.protocol import Model, ModelPart, ModelReply, ModelRequest
+from turnwise.providers.usage_and_prices import add_cost, add_reply_cost
+from turnwise.states.model_errors import FALLBACK_KINDS, ModelError
 
 _LAST_EVENTS: Final = frozenset({"message_stop", "response.completed", "response.incomplete", "response.failed"})
 """The last events of streams of Anthropic's Messages and OpenAI's Responses."""
@@ -84,3 +91,34 @@ class _CallIndexes:
             known[call_id] = (index, call_id) if known else index
             self._latest[index] = known[call_id]
         return known.get(call_id or "", self._latest.get(index, index))
+
+
+_SILENT: Final = frozenset({"heartbeat", "usage"})
+
+
+async def stream_of_first(models: Sequence[Model], request: ModelRequest) -> AsyncIterator[ModelPart]:
+    """Yield the parts of the first model that answers, with its own price. After its first part no other is asked."""
+    for model in models:
+        speaks = False
+        try:
+            async with aclosing(cast("Any", model.stream(request))) as parts:
+                async for part in parts:
+                    speaks = speaks or part.type not in _SILENT
+                    is_end = part.type == "finish"
+                    yield replace(part, usage=add_cost(model, part.usage, datetime.now(UTC))) if is_end else part
+        except ModelError as error:
+            if speaks or model is models[-1] or error.kind not in FALLBACK_KINDS:
+                raise
+        else:
+            return
+
+
+async def reply_of_first(models: Sequence[Model], request: ModelRequest) -> ModelReply:
+    """Return the reply of the first model that gives one, with its own price."""
+    for model in models[:-1]:
+        try:
+            return add_reply_cost(model, await model.generate(request), datetime.now(UTC))
+        except ModelError as error:
+            if error.kind not in FALLBACK_KINDS:
+                raise
+    return add_reply_cost(models[-1], await models[-1].generate(request), datetime.now(UTC))
