@@ -19,7 +19,6 @@ from turnwise.http_problems import PROBLEM_AFTER
 from turnwise.service.auth import Authenticator, Role
 from turnwise.service.caller import authenticate_request
 from turnwise.service.guard import GuardedRoute
-from turnwise.service.inspector import add_inspector
 from turnwise.service.openapi import describe, described, shown_to
 from turnwise.service.policy import Policy
 from turnwise.service.problems import add_problem_handlers
@@ -27,7 +26,7 @@ from turnwise.service.routes.table import MOUNTED, OPEN_ROUTES, OPERATIONS, ROUT
 from turnwise.service.service import Service
 from turnwise.service.settings import ServiceSettings
 from turnwise.service.shutdown import end_process_with
-from turnwise.service.static import add_client
+from turnwise.service.static import add_client, add_inspector
 from turnwise.service.webhooks import deliver_webhooks
 from turnwise.states.errors import SettingsError
 from turnwise.states.values.checked import checked

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable, Mapping
+import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -12,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from turnwise.service.problems import ProblemRoute
+from turnwise.states.names import SPECS
 
 _MEDIA_TYPES: Final = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
 _HEADERS: Final = {"Cache-Control": "no-cache", "X-Content-Type-Options": "nosniff"}
@@ -19,39 +21,52 @@ _HEADERS: Final = {"Cache-Control": "no-cache", "X-Content-Type-Options": "nosni
 meet."""
 _IN_WHEEL: Final = Path(__file__).with_name("client")
 _IN_CHECKOUT: Final = Path(__file__).parents[3] / "clients" / "typescript"
+_INSPECTOR: Final = Path(__file__).with_name("inspector")
+_PAGE: Final = "index.html"
+_POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+    "frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+)
+"""What the inspector's page may load: its own files, and the answers of its own service."""
+_OF_INSPECTOR: Final = {"Content-Security-Policy": _POLICY, "Referrer-Policy": "no-referrer"}
 
 
 def add_client(routes: APIRouter) -> None:
     """Add the modules of the TypeScript client at `/client/`: a page imports `/client/index.js`."""
     folder = _IN_WHEEL if _IN_WHEEL.is_dir() else _IN_CHECKOUT
-    for name, content in read_files(folder).items():
-        add_file(routes, f"/client/{name}", content)
+    for name, content in _read_files(folder).items():
+        _add_file(routes, f"/client/{name}", content, name)
 
 
-def read_files(folder: Path) -> dict[str, bytes]:
-    """Return the files of a folder that browsers load, by name."""
+def add_inspector(routes: APIRouter) -> None:
+    """Add the inspector at `/inspector`, a page that shows and steers the chats by the service's own routes.
+
+    Its files hold no data of chats. One of them is made here: the states, each with what it asks of workers.
+    """
+    kinds = json.dumps({state: spec.kind for state, spec in SPECS.items()})
+    states = f"// The states, as the machine declares them.\n\nexport const KINDS = {kinds};\n"
+    for name, content in (_read_files(_INSPECTOR) | {"states.js": states.encode()}).items():
+        path = "/inspector" if name == _PAGE else f"/inspector/{name}"
+        _add_file(routes, path, content, name, _OF_INSPECTOR)
+
+
+def _read_files(folder: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in sorted(folder.iterdir()) if file.suffix in _MEDIA_TYPES}
 
 
-def add_file(
-    routes: APIRouter, path: str, content: bytes, suffix: str | None = None, headers: Mapping[str, str] | None = None
+def _add_file(
+    routes: APIRouter, path: str, content: bytes, name: str, headers: Mapping[str, str] | None = None
 ) -> None:
-    """Add a file, of the type of `suffix` or the path's own. The OpenAPI document leaves it out."""
-    media_type = _MEDIA_TYPES[suffix or Path(path).suffix]
+    """Add a route for a file. The OpenAPI document leaves it out."""
+    media_type = _MEDIA_TYPES[Path(name).suffix]
     etag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
-    routes.add_api_route(
-        path,
-        _answer(content, media_type, {**_HEADERS, **(headers or {}), "ETag": etag}),
-        methods=["GET", "HEAD"],
-        include_in_schema=False,
-        route_class_override=ProblemRoute,
-    )
+    own = {**_HEADERS, **(headers or {}), "ETag": etag}
 
-
-def _answer(content: bytes, media_type: str, headers: Mapping[str, str]) -> Callable[[Request], Awaitable[Response]]:
     async def answer(request: Request) -> Response:
-        if request.headers.get("if-none-match") == headers["ETag"]:
-            return Response(status_code=304, headers=headers)
-        return Response(content, media_type=media_type, headers=headers)
+        if request.headers.get("if-none-match") == etag:
+            return Response(status_code=304, headers=own)
+        return Response(content, media_type=media_type, headers=own)
 
-    return answer
+    routes.add_api_route(
+        path, answer, methods=["GET", "HEAD"], include_in_schema=False, route_class_override=ProblemRoute
+    )
