@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from turnwise.cli.audit import audit
-from turnwise.cli.budgets import budget, budgets
+from turnwise.cli.budgets import budget, budgets, usage
 from turnwise.cli.chat import chat
 from turnwise.cli.consumers import consumers, inbox, undelivered
 from turnwise.cli.demo.command import demo
@@ -21,7 +21,6 @@ from turnwise.cli.diagram import diagram
 from turnwise.cli.doctor import doctor, migrate
 from turnwise.cli.erase import delete, erase
 from turnwise.cli.failures import DONE, exit_code_of, flush_output, forget_output
-from turnwise.cli.fleet import workers
 from turnwise.cli.keys import keygen
 from turnwise.cli.operating import archive, interrupt, mark_read, resume, send, submit, unarchive
 from turnwise.cli.scheduling import schedule, schedules, unschedule
@@ -29,9 +28,8 @@ from turnwise.cli.serve import inspect, serve
 from turnwise.cli.show import explain, list_chats, show
 from turnwise.cli.style import quiet_logs
 from turnwise.cli.transfer import export, import_chat
-from turnwise.cli.usage import usage
 from turnwise.cli.verify import replay, verify
-from turnwise.cli.worker import worker
+from turnwise.cli.worker import worker, workers
 
 _COMMANDS: Final[tuple[Callable[..., Any], ...]] = (
     *(demo, chat),

@@ -49,9 +49,9 @@ _IN_QUEUE: Final = {
 class EventView:
     """Shows the events of one chat, and remembers how far it is and which states it saw."""
 
-    def __init__(self, scroll: Scroll, *, after: int = 0, echo: bool = True) -> None:
+    def __init__(self, scroll: Scroll, *, echo: bool = True) -> None:
         self.scroll = scroll
-        self.after = after
+        self.after = 0
         """The number of the last event that was shown."""
         self.states: list[str] = []
         """The states seen since the last `print_states`."""
@@ -127,7 +127,7 @@ class EventView:
         elif message.role == "assistant":
             self.live_text = ""
             for call in (call for call in message.calls if call.executor is not Executor.client):
-                self.scroll.line(call_line("▸", call, "cyan"))
+                self.scroll.line(call_line(call))
 
     def _compaction(self, event: CompactionEvent) -> None:
         match event.phase:
@@ -176,10 +176,10 @@ def show_question(scroll: Scroll, call: ToolCall) -> None:
         scroll.paragraph(argument, indent=1)
 
 
-def call_line(mark: str, call: ToolCall | ToolCallPart, style: str) -> Text:
+def call_line(call: ToolCall | ToolCallPart) -> Text:
     """Return a call with its arguments in one line, the longest of them cut."""
     arguments = ", ".join(_arguments(call, most=120))
-    return Text.assemble((f"{mark} {clean(call.name)}", style), f"({arguments})")
+    return Text.assemble((f"▸ {clean(call.name)}", "cyan"), f"({arguments})")
 
 
 def _arguments(call: ToolCall | ToolCallPart, *, most: int | None = None) -> list[str]:

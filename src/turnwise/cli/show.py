@@ -200,7 +200,7 @@ def _show_part(scroll: Scroll, part: Part) -> None:
         case ReasoningPart() if part.text:
             scroll.write(part.text, style=THOUGHT)
         case ToolCallPart():
-            scroll.line(call_line("▸", part, "cyan"))
+            scroll.line(call_line(part))
         case MarkerPart():
             scroll.line(Text(f"── {clean(part.text)}", style="magenta"))
         case SourcePart() | FilePart():

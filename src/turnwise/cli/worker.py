@@ -1,4 +1,4 @@
-"""`turnwise worker`: a process that runs the chats of a store."""
+"""`turnwise worker`, a process that runs the chats of a store, and `turnwise workers`, which lists those there are."""
 
 from __future__ import annotations
 
@@ -7,14 +7,26 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 
 import anyio
 import typer
+from rich.table import Table
 
+from turnwise.cli.connect import ChatSource
 from turnwise.cli.keys import PublishingKeyOption, PublishOption, checkpoints_of
-from turnwise.cli.options import DEFAULT_STORE, AgentsStoreOption, ConcurrencyOption, FileFolderOption, QuietOption
-from turnwise.cli.style import console, show_logs
+from turnwise.cli.options import (
+    DEFAULT_STORE,
+    AgentsStoreOption,
+    ConcurrencyOption,
+    FileFolderOption,
+    JsonOption,
+    QuietOption,
+    with_source,
+)
+from turnwise.cli.style import clean, console, plain_table, print_json, show_logs, state_text
 from turnwise.cli.target import CreateOption, TargetArgument, engine_of, typed_options
+from turnwise.engine.config.results import WorkerInfo
 from turnwise.engine.config.settings import Settings
 from turnwise.engine.engine import Engine
 
@@ -76,3 +88,38 @@ def _stopped_by_signals(running: anyio.CancelScope) -> Iterator[None]:
     finally:
         for number in signals:
             loop.remove_signal_handler(number)
+
+
+@with_source()
+def workers(*, source: ChatSource, as_json: JsonOption = False) -> None:
+    """List the workers of a store: which agents they run, and which chats they hold."""
+    found = source.run(lambda chats: chats.workers())
+    if as_json:
+        print_json(found)
+        return
+    console.print(_table(found) if found else "No worker has reported.")
+    held = plain_table("chat", "worker", "state", "agent", "since (UTC)")
+    held.columns[0].no_wrap = True
+    for one in found:
+        for chat in one.chats:
+            state = state_text(chat.state)
+            held.add_row(clean(chat.chat_id), _place(one), state, clean(chat.agent), _minute(chat.since))
+    if held.row_count:
+        console.print(held)
+
+
+def _table(found: list[WorkerInfo]) -> Table:
+    table = plain_table("worker", "alive", "agents", "holds", "seen (UTC)")
+    for one in found:
+        most = f" of {one.max_running}" if one.max_running is not None else ""
+        alive = "yes" if one.is_alive else "no"
+        table.add_row(_place(one), alive, clean(", ".join(one.agents)), f"{len(one.chats)}{most}", _minute(one.seen_at))
+    return table
+
+
+def _minute(time: datetime | None) -> str:
+    return "" if time is None else f"{time:%Y-%m-%d %H:%M}"
+
+
+def _place(worker: WorkerInfo) -> str:
+    return clean(f"{worker.host}:{worker.pid}" if worker.pid is not None else worker.name)
