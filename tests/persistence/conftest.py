@@ -71,6 +71,11 @@ async def open_store(postgres_url: str) -> AsyncIterator[OpenStore]:
         yield opened
 
 
+@pytest.fixture
+async def store(open_store: OpenStore) -> PostgresStore:
+    return await open_store()
+
+
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.deep)])
 async def either_url(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[str]:
     """Return the URL of a SQLite file and, in a deep test, of a schema on PostgreSQL."""

@@ -1,6 +1,6 @@
 """Listing chats costs the same for any number of other chats and any rarity of the match. So does a sweep."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Final
 
 import anyio.lowlevel
@@ -21,14 +21,6 @@ QUESTIONS: Final = [
     for after in (None, "first-of-many")
 ]
 asked = pytest.mark.parametrize("question", QUESTIONS, ids=lambda question: "-".join(map(str, question.values())))
-
-
-@pytest.fixture
-async def store(postgres_url: str) -> AsyncIterator[PostgresStore]:
-    opened = PostgresStore(postgres_url)
-    await opened.open()
-    yield opened
-    await opened.close()
 
 
 @pytest.mark.deep

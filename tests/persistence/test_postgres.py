@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
 import anyio
@@ -105,14 +105,6 @@ async def test_unreachable_server_is_named_without_password(monkeypatch: pytest.
     assert "secret" not in str(caught.value)
     with pytest.raises(StoreError, match="not open"):
         await store.facts("chat")
-
-
-@pytest.fixture
-async def store(postgres_url: str) -> AsyncIterator[PostgresStore]:
-    store = PostgresStore(postgres_url)
-    await store.open()
-    yield store
-    await store.close()
 
 
 async def test_prompts_of_several_chats_stay_apart(store: PostgresStore) -> None:

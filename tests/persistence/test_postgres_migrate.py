@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import anyio
@@ -20,16 +20,8 @@ NEXT = Migration("9999_next", "ALTER TABLE chats ADD COLUMN later text; CREATE T
 
 
 @pytest.fixture
-async def schema(postgres_url: str) -> str:
+def schema(postgres_url: str) -> str:
     return postgres_url.rpartition("schema=")[2]
-
-
-@pytest.fixture
-async def beside(postgres_server: str, schema: str) -> AsyncIterator[asyncpg.Connection]:
-    """Return a plain connection to the test's schema."""
-    connection = await asyncpg.connect(postgres_server, server_settings={"search_path": schema})
-    yield connection
-    await connection.close()
 
 
 async def opened(url: str, *, migrates: bool = True) -> None:
