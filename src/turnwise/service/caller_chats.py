@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
 from msgspec.structs import replace
 
-from turnwise.engine.admin.erase import Erasable, Erasure
+from turnwise.engine.admin.erase import Erasure
 from turnwise.engine.admin.explain import Explanation
 from turnwise.engine.chat_ids import chat_id_for
 from turnwise.engine.chats.declaration import CommandCall, changes_of
 from turnwise.engine.commands.acting import ActingChats
-from turnwise.engine.config.results import Budget, Chat, ChatCounts, InboxItem, Page, SubmissionReceipt
-from turnwise.persistence.audit.verify import Verdict
+from turnwise.engine.config.results import Chat, Page, SubmissionReceipt
 from turnwise.persistence.tombstone import Tombstone
 from turnwise.service.caller import Caller
 from turnwise.service.pages import chat_at, first_page, list_position
@@ -26,6 +25,8 @@ from turnwise.states.names import Audience
 
 _MOST_CHATS: Final = 1000
 """The most chats of a page, which may be large each."""
+_UNREADABLE_TOO: Final = frozenset({"erase", "explain", "repair", "subagents", "verify"})
+"""Commands that take a chat that cannot be read, too."""
 
 
 class CallerChats(ActingChats):
@@ -36,8 +37,12 @@ class CallerChats(ActingChats):
         self._caller = caller
 
     async def _run(self, call: CommandCall) -> Any:
-        if "chat_id" in call.arguments:  # those without one are about all chats: owners may use none of them
-            await self._caller.chat(call.arguments["chat_id"])
+        arguments = call.arguments
+        chat_id, is_list = arguments.get("chat_id"), call.command.is_read and "owner" in arguments
+        if chat_id is not None:  # commands without one are about all chats: of those, owners may use lists alone
+            await (self._caller.check_sees if call.command.name in _UNREADABLE_TOO else self._caller.chat)(chat_id)
+        if is_list and (chat_id is None or arguments["owner"] is not None):
+            call = replace(call, arguments={**arguments, "owner": self._list_owner(arguments["owner"])})
         return await super()._run(call)
 
     async def list_chats(
@@ -51,31 +56,6 @@ class CallerChats(ActingChats):
         items = first_page(page.items)
         has_more = page.next is not None or len(items) < len(page.items)
         return Page(items, list_position(items[-1].id, items[-1].created_at) if has_more else None)
-
-    async def count_chats(self, *, owner: str | None = None) -> ChatCounts:
-        """Count the chats in each state, and those that are archived. An owner's are its own."""
-        return await self._caller.engine.count_chats(owner=self._list_owner(owner))
-
-    async def chat_ids(self, prefix: str = "", *, owner: str | None = None, limit: int = 50) -> list[str]:
-        """List the ids of chats, the latest change of state first, unreadable ones included."""
-        return await self._caller.engine.chat_ids(prefix, owner=self._list_owner(owner), limit=limit)
-
-    async def set_budget(self, *, chat_id: str | None = None, **declared: Any) -> Budget | None:
-        """Limit what an owner's chats, or one chat, may spend; without a limit, remove the budget: for operators."""
-        if chat_id is not None:
-            await self._caller.chat(chat_id)
-        return await self._caller.chats.set_budget(chat_id=chat_id, **declared)
-
-    async def budgets(self, *, owner: str | None = None, chat_id: str | None = None) -> list[Budget]:
-        """List budgets with what is spent, reserved and left. An owner sees its own, and those of its chats."""
-        if chat_id is not None:
-            await self._caller.chat(chat_id)
-            return await self._caller.engine.budgets(owner=owner and self._list_owner(owner), chat_id=chat_id)
-        return await self._caller.engine.budgets(owner=self._list_owner(owner))
-
-    async def inbox(self, *, owner: str | None = None) -> list[InboxItem]:
-        """List the calls that wait for a person, chat by chat, newest chat first; those of subagents, too."""
-        return await self._caller.engine.inbox(owner=self._list_owner(owner))
 
     def _list_owner(self, owner: str | None) -> str | None:
         """Return the owner whose chats are listed. Owners see their own only."""
@@ -132,8 +112,7 @@ class CallerChats(ActingChats):
 
     async def subagents(self, chat_id: str) -> list[Chat]:
         """List the chats to which the chat has delegated calls."""
-        await self._caller.check_sees(chat_id)
-        return [chat for chat in await self._caller.engine.subagents(chat_id) if self._caller.sees(chat)]
+        return [chat for chat in await super().subagents(chat_id) if self._caller.sees(chat)]
 
     async def submit_tool_results(
         self, chat_id: str, results: Sequence[ToolResult], *, if_version: int | None = None
@@ -141,10 +120,9 @@ class CallerChats(ActingChats):
         """Answer all open calls of the client, once."""
         return await self._caller.submit(await self._caller.chat(chat_id), results, if_version=if_version)
 
-    async def erase(self, chat_id: str, *, messages: Sequence[str] = (), what: Collection[Erasable] = ()) -> Erasure:
+    async def erase(self, chat_id: str, **wanted: Any) -> Erasure:
         """Erase messages, or whole kinds of content, for good. The audit log still verifies."""
-        await self._caller.check_sees(chat_id)
-        erasure = await self._caller.chats.erase(chat_id, messages=messages, what=what)
+        erasure = await super().erase(chat_id, **wanted)
         with rest_of_request():
             return replace(erasure, forks=await self._caller.filter_visible(erasure.forks))
 
@@ -166,20 +144,9 @@ class CallerChats(ActingChats):
         await self._caller.check_sees(chat_id)
         return None
 
-    async def repair(self, chat_id: str) -> Chat:
-        """Bring a chat that cannot be read to `error`, with all of it that can be."""
-        await self._caller.check_sees(chat_id)
-        return await self._caller.chats.repair(chat_id)
-
-    async def verify(self, chat_id: str, **parts: Any) -> Verdict:
-        """Check the chat's log, and every row against it."""
-        await self._caller.check_sees(chat_id)
-        return await self._caller.engine.verify(chat_id, **parts)
-
     async def explain(self, chat_id: str) -> Explanation:
         """Return where the chat stands, and why it is not moving; operators also get a provider's own error."""
-        await self._caller.check_sees(chat_id)
-        explained = await self._caller.engine.explain(chat_id)
+        explained = await super().explain(chat_id)
         if explained.last_error is None or self._caller.principal.sees_all:
             return explained
         return replace(explained, last_error=explained.last_error.public)
