@@ -223,13 +223,8 @@ async def test_accepted_message_is_never_called_unwritten(
 # Events
 
 
-def waiting_at(seq: int) -> str:
-    data = {"kind": "status", "chat_id": "c1", "seq": seq, "state": "waiting"}
-    return f"id: {seq}\nevent: waiting_at\ndata: {json.dumps(data)}\n\n"
-
-
 END = ": end\n\n"
-LAST = Answer([waiting_at(9), END])
+LAST = Answer([status(9), END])
 ONCE = ClientSettings(retry_timeout=0)
 TWICE = ClientSettings(first_delay=1, max_delay=1, retry_timeout=1.5)
 
@@ -242,12 +237,12 @@ async def read(server: Server, settings: ClientSettings = TWICE, **asked: Any) -
 
 async def test_each_event_comes_once_over_reconnects(server: Server, clock: ClientClock) -> None:
     seen = [
-        [waiting_at(1), waiting_at(2)],
-        [waiting_at(2), waiting_at(3)],
-        [waiting_at(1), waiting_at(4)],
-        [waiting_at(5)],
+        [status(1), status(2)],
+        [status(2), status(3)],
+        [status(1), status(4)],
+        [status(5)],
     ]
-    server.script = [*(Answer(pieces, end="drop") for pieces in seen), Answer([waiting_at(5), waiting_at(6), END])]
+    server.script = [*(Answer(pieces, end="drop") for pieces in seen), Answer([status(5), status(6), END])]
     assert await read(server) == [1, 2, 3, 4, 5, 6]
     assert [one.path.partition("?")[2].partition("&")[0] for one in server.asked] == [
         "after=0", "after=2", "after=3", "after=4", "after=5"
@@ -255,7 +250,7 @@ async def test_each_event_comes_once_over_reconnects(server: Server, clock: Clie
 
 
 async def test_following_stream_reconnects_after_its_end(server: Server, clock: ClientClock) -> None:
-    server.script = [Answer([waiting_at(9)]), Answer([waiting_at(10)])]
+    server.script = [Answer([status(9)]), Answer([status(10)])]
     async with Client(server.url, token="t", settings=TWICE) as client, aclosing(client.events("c1")) as events:
         assert [(await anext(events)).seq for _ in range(2)] == [9, 10]
     with pytest.raises(ServiceUnreachable) as ended:
@@ -288,7 +283,7 @@ DELETED = problem("chat-deleted", chat_id="c1", deleted_at="2026-01-01T00:00:00+
             "BadAnswer",
             {"problem": "no stream of events, but 'text/html'"},
         ),
-        (Answer([b'event: waiting_at\ndata: {"kind": "\xff"}\n\n']), "BadAnswer", {}),
+        (Answer([b'event: status\ndata: {"kind": "\xff"}\n\n']), "BadAnswer", {}),
         (Answer(["event: problem\ndata: 7\n\n"]), "BadAnswer", {}),
     ],
 )
@@ -304,7 +299,7 @@ async def test_problem_ends_the_stream(server: Server, answer: Answer, kind: str
 
 
 async def test_reconnect_event_is_followed(server: Server, clock: ClientClock) -> None:
-    server.script = [Answer([waiting_at(1), RECONNECT, waiting_at(2)]), LAST]
+    server.script = [Answer([status(1), RECONNECT, status(2)]), LAST]
     assert await read(server) == [1, 9]
     server.script = [Answer([RECONNECT])]
     with pytest.raises(EngineClosed, match="the service stops; the stream goes on after the last event, once there is"):
@@ -312,7 +307,7 @@ async def test_reconnect_event_is_followed(server: Server, clock: ClientClock) -
 
 
 async def test_silent_stream_is_dead(server: Server) -> None:
-    server.script = [Answer([waiting_at(1)], end="silence")]
+    server.script = [Answer([status(1)], end="silence")]
     with pytest.raises(ServiceUnreachable) as dead:
         await read(server, ClientSettings(retry_timeout=0, idle_timeout=0.05))
     assert dead.value.problem == "ReadTimeout"
@@ -343,13 +338,7 @@ async def test_sse_parser_accepts_any_chunking(body: str, expected: list[tuple[s
 
 
 def chat_at(seq: int, state: str) -> Answer:
-    facts: dict[str, Any] = {
-        "id": "c1", "agent": "default", "state": state, "version": 1, "history_version": 1, "last_seq": seq, "turn": 0,
-        "step": 0, "attempt": 0, "owner": None, "title": None, "metadata": {}, "archived": False, "last_error": None,
-        "stop_reason": None, "usage": {}, "open_calls": [], "queued": 0, "settled": True, "parent": None,
-        "created_at": "2026-01-01T00:00:00Z", "updated_at": "2026-01-01T00:00:00Z",
-    }  # fmt: skip
-    return Answer.of(facts)
+    return Answer.of(CHAT | {"state": state, "last_seq": seq})
 
 
 @pytest.mark.usefixtures("clock")
@@ -359,7 +348,7 @@ async def test_clean_cut_in_mid_turn_is_read_on(server: Server, asked: dict[str,
     """Without the service's end mark, the chat has continued or will."""
     if asked == {"follow": False}:
         found = chat_at(9, "waiting")
-    server.script = [Answer([waiting_at(1), waiting_at(2)]), found, LAST]
+    server.script = [Answer([status(1), status(2)]), found, LAST]
     assert await read(server, **asked) == [1, 2, 9]
     assert [one.path.partition("?")[0] for one in server.asked] == ["/chats/c1/events", "/chats/c1", "/chats/c1/events"]
 
@@ -368,6 +357,6 @@ async def test_clean_cut_in_mid_turn_is_read_on(server: Server, asked: dict[str,
     ("asked", "state"), [({"follow": True, "until_rest": True}, "waiting"), ({"follow": False}, "streaming")]
 )
 async def test_missing_end_mark_is_checked_with_the_chat(server: Server, asked: dict[str, Any], state: str) -> None:
-    server.script = [Answer([waiting_at(9)]), chat_at(9, state)]
+    server.script = [Answer([status(9)]), chat_at(9, state)]
     assert await read(server, **asked) == [9]
     assert len(server.asked) == 2

@@ -263,44 +263,40 @@ WHERE = "http://a/chats"
 PROBLEM = "application/problem+json"
 
 
-def told_of(name: str, **fields: Any) -> dict[str, Any]:
-    return {"type": f"urn:turnwise:problem:{name}", "title": "T", "status": 418, "detail": "as it was said", **fields}
-
-
 @pytest.mark.parametrize(
-    ("problem", "kind", "facts"),
+    ("given", "kind", "facts"),
     [
-        (told_of("not-authenticated"), NotAuthenticated, {}),
-        (told_of("not-allowed", role="a", needed="b"), NotAllowed, {"role": "a", "needed": "b"}),
-        (told_of("rate-limited", limit="3", retry_after=2), RateLimited, {"limit": "3", "retry_after": 2}),
-        (told_of("body-too-large", limit=1000), BodyTooLarge, {"limit": 1000}),
-        (told_of("invalid-request", problems=[{"field": "a"}]), InvalidRequest, {"problems": ({"field": "a"},)}),
-        (told_of("of-the-future", limit=1), ServiceFailed, {"status": 418, "detail": "as it was said"}),
-        (told_of("of-the-future", status="?"), ServiceFailed, {"status": 500, "detail": "as it was said"}),
+        (problem("not-authenticated"), NotAuthenticated, {}),
+        (problem("not-allowed", role="a", needed="b"), NotAllowed, {"role": "a", "needed": "b"}),
+        (problem("rate-limited", limit="3", retry_after=2), RateLimited, {"limit": "3", "retry_after": 2}),
+        (problem("body-too-large", limit=1000), BodyTooLarge, {"limit": 1000}),
+        (problem("invalid-request", problems=[{"field": "a"}]), InvalidRequest, {"problems": ({"field": "a"},)}),
+        (problem("of-the-future", status=418, limit=1), ServiceFailed, {"status": 418, "detail": "as it was said"}),
+        (problem("of-the-future", status="?"), ServiceFailed, {"status": 500, "detail": "as it was said"}),
     ],
 )
 def test_service_error_is_the_clients_own(
-    problem: dict[str, Any], kind: type[TurnwiseError], facts: dict[str, Any]
+    given: dict[str, Any], kind: type[TurnwiseError], facts: dict[str, Any]
 ) -> None:
-    error = parse_problem(WHERE, problem)
+    error = parse_problem(WHERE, given)
     assert (type(error), vars(error)) == (kind, facts)
     assert (str(error) == "as it was said") is (kind is not ServiceFailed)
 
 
 @pytest.mark.parametrize(
-    ("problem", "wrong"),
+    ("given", "wrong"),
     [
         ({}, "a problem 'None' without a detail"),
-        (told_of("queue-full", detail=7), "a problem 'queue-full' without a detail"),
-        (told_of("queue-full"), "a problem 'queue-full' without the fields of one"),
-        (told_of("file-not-found", digest=7, chat_id=1), "a problem 'file-not-found' without the fields of one"),
-        (told_of("rate-limited", limit=1, retry_after="x"), "a problem 'rate-limited' without the fields of one"),
-        (told_of("chat-deleted", chat_id="c1", deleted_at="x"), "a problem 'chat-deleted' without the fields of one"),
-        (told_of("tool-failed"), "a problem 'tool-failed' without the fields of one"),
+        (problem("queue-full", detail=7), "a problem 'queue-full' without a detail"),
+        (problem("queue-full"), "a problem 'queue-full' without the fields of one"),
+        (problem("file-not-found", digest=7, chat_id=1), "a problem 'file-not-found' without the fields of one"),
+        (problem("rate-limited", limit=1, retry_after="x"), "a problem 'rate-limited' without the fields of one"),
+        (problem("chat-deleted", chat_id="c1", deleted_at="x"), "a problem 'chat-deleted' without the fields of one"),
+        (problem("tool-failed"), "a problem 'tool-failed' without the fields of one"),
     ],
 )
-def test_malformed_problem_is_a_bad_answer(problem: dict[str, Any], wrong: str) -> None:
-    error = parse_problem(WHERE, problem)
+def test_malformed_problem_is_a_bad_answer(given: dict[str, Any], wrong: str) -> None:
+    error = parse_problem(WHERE, given)
     assert (type(error), vars(error)) == (BadAnswer, {"url": WHERE, "problem": wrong})
 
 
