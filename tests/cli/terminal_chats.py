@@ -50,31 +50,15 @@ def url_of(terminal: Terminal) -> str:
     return f"sqlite:///{terminal.folder}/turnwise.db"
 
 
-def chat_with(terminal: Terminal, *replies: str | Reply, **settings: Any) -> str:
+def chat_with(terminal: Terminal, *replies: str | Reply, run_worker: bool = True) -> str:
     """Create a chat in the terminal's store, send a message for each reply, and return its id."""
-
-    async def create() -> str:
-        model = ScriptedModel(list(replies))
-        async with Engine(url_of(terminal), model=model, settings=Settings(**settings)) as engine:
-            chat = await engine.create_chat(client_tools=[ASK])
-            for _ in replies:
-                await engine.ask(chat.id, "the-question")
-            return chat.id
-
-    return anyio.run(create)
-
-
-def stuck(terminal: Terminal, *replies: str | Reply, run_worker: bool = True) -> str:
-    """Create a chat in the terminal's store, wait until it rests if a worker runs, and return its id."""
 
     async def create() -> str:
         model, settings = ScriptedModel(list(replies)), Settings(run_worker=run_worker)
         async with Engine(url_of(terminal), model=model, tools=[pay], settings=settings) as engine:
             chat = await engine.create_chat(client_tools=[ASK], title="the-title")
-            if run_worker:
-                await engine.ask(chat.id, "the-question")
-            else:
-                await engine.send_message(chat.id, "the-question")
+            for _ in replies:
+                await (engine.ask if run_worker else engine.send_message)(chat.id, "the-question")
             return chat.id
 
     return anyio.run(create)

@@ -14,7 +14,7 @@ import anyio
 import pytest
 
 from cli.look import look
-from cli.terminal_chats import chat_with, stuck, url_of
+from cli.terminal_chats import chat_with, url_of
 from support.audit_records import AT, record
 from support.logged_life import LOG, TEXT
 from support.rewriting import rewrite
@@ -30,7 +30,7 @@ from turnwise.states.errors import SettingsError
 
 
 def test_export_is_signed_and_key_is_never_printed(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
-    chat_id = stuck(terminal, "hello")
+    chat_id = chat_with(terminal, "hello")
     (terminal.folder / "key").write_text("a very secret key\n")
     (terminal.folder / "other").write_text("another secret key\n")
     signed = terminal.run("audit", chat_id, "--export", "log.jsonl", "--key", "key")
@@ -48,7 +48,7 @@ def test_export_is_signed_and_key_is_never_printed(terminal: Terminal, monkeypat
 
 
 def test_export_to_stdout_holds_only_the_log(terminal: Terminal) -> None:
-    chat_id = stuck(terminal, "hello")
+    chat_id = chat_with(terminal, "hello")
     terminal.run("audit", chat_id, "--export", "log.jsonl")
     piped = terminal.run("audit", chat_id, "--export", "-")
     assert piped.out == (terminal.folder / "log.jsonl").read_text(encoding="utf-8")
@@ -59,7 +59,7 @@ def test_export_to_stdout_holds_only_the_log(terminal: Terminal) -> None:
 
 
 def test_json_records_have_verifiable_hashes(terminal: Terminal) -> None:
-    chat_id = stuck(terminal, "hello")
+    chat_id = chat_with(terminal, "hello")
     records = json.loads(terminal.run("audit", chat_id, "--json").out)
     assert terminal.run("audit", chat_id, "--export", "log.jsonl").code == 0
     header, *exported, checkpoint = (terminal.folder / "log.jsonl").read_text().splitlines()

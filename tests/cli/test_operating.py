@@ -13,7 +13,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from cli.terminal_chats import chat_of, chat_with, last_record, stuck, url_of
+from cli.terminal_chats import chat_of, chat_with, last_record, url_of
 from support.gated_model import GatedModel
 from support.terminal import Terminal
 from turnwise import Engine, ModelError, Settings
@@ -22,7 +22,7 @@ from turnwise.providers.scripted import Call, Reply, ScriptedModel
 
 
 def test_send_is_idempotent_by_client_id(terminal: Terminal) -> None:
-    chat_id = stuck(terminal, "hello")
+    chat_id = chat_with(terminal, "hello")
     typed = ("send", chat_id, "and now?", "--client-id", "one")
     receipts = [json.loads(terminal.run(*typed, "--json").out) for _ in range(2)]
     assert [receipt["replayed"] for receipt in receipts] == [False, True]
@@ -36,12 +36,12 @@ def test_send_is_idempotent_by_client_id(terminal: Terminal) -> None:
 
 
 def test_resume_and_interrupt(terminal: Terminal) -> None:
-    chat_id = stuck(terminal, Reply(error=ModelError("quota")))
+    chat_id = chat_with(terminal, Reply(error=ModelError("quota")))
     resumed = terminal.run("resume", chat_id)
     assert (resumed.code, chat_of(terminal, chat_id)["state"]) == (0, "pending")
     assert "pending · version 5" in resumed.out
     assert "{" not in resumed.out
-    assert "{" not in terminal.run("interrupt", stuck(terminal, "hello", run_worker=False)).out
+    assert "{" not in terminal.run("interrupt", chat_with(terminal, "hello", run_worker=False)).out
     stopped = json.loads(terminal.run("interrupt", chat_id, "--reason", "too dear", "--json").out)
     assert (stopped["state"], stopped["settled"]) == ("interrupted", True)
     records = json.loads(terminal.run("audit", chat_id, "--json").out)
@@ -77,7 +77,7 @@ def test_workers_are_listed(terminal: Terminal) -> None:
 
 def test_times_keep_their_offset(terminal: Terminal) -> None:
     """A time without an offset is in UTC; anything but ISO 8601 is refused, also a Unix time."""
-    created = chat_of(terminal, stuck(terminal, "hello"))["created_at"]
+    created = chat_of(terminal, chat_with(terminal, "hello"))["created_at"]
     there = datetime.fromisoformat(created).astimezone(timezone(timedelta(hours=5)))
     for before, found in ((there - timedelta(minutes=1), 0), (there + timedelta(minutes=1), 1)):
         listed = terminal.run("list", "--created-before", before.isoformat(), "--json")
@@ -91,7 +91,7 @@ def test_times_keep_their_offset(terminal: Terminal) -> None:
 
 def test_unknown_consumer_is_refused(terminal: Terminal) -> None:
     """A misspelt name must not look as if everything were delivered."""
-    stuck(terminal, "hello")
+    chat_with(terminal, "hello")
     for options in ((), ("--again",)):
         refused = terminal.run("undelivered", "webhook:al", *options)
         assert (refused.code, "there is no consumer 'webhook:al' in this store; it has none" in refused.words) == (
@@ -129,7 +129,7 @@ def test_owner_is_listed_exported_and_erased(terminal: Terminal) -> None:
 
 
 def test_terminal_schedules(terminal: Terminal) -> None:
-    chat_id = stuck(terminal, "hello")
+    chat_id = chat_with(terminal, "hello")
     assert terminal.run("schedule", chat_id, "wake up", "--at", "soon").code == 2
     terminal.run("schedule", chat_id, "wake up", "--every", "0 9 * * 1", "--timezone", "Asia/Tokyo", "--id", "monday")
     assert last_record(terminal, chat_id)["trigger"] == "schedule"
@@ -155,7 +155,7 @@ BEFORE: dict[str, tuple[str, ...]] = {"interrupt": ("send", "hi"), "unarchive": 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_actor_is_recorded(terminal: Terminal, command: str) -> None:
     failing = Reply(error=ModelError("quota")) if command == "resume" else "hello"
-    chat_id = stuck(terminal, Reply(calls=[Call("ask", {}, id="c1")]) if command == "submit" else failing)
+    chat_id = chat_with(terminal, Reply(calls=[Call("ask", {}, id="c1")]) if command == "submit" else failing)
     if command in BEFORE:
         name, *rest = BEFORE[command]
         terminal.run(name, chat_id, *rest)
@@ -180,7 +180,7 @@ def test_submit_prints_the_receipt(terminal: Terminal) -> None:
 
 def test_calls_are_answered_by_id(terminal: Terminal) -> None:
     calls = [Call("ask", {}, id="c1"), Call("ask", {}, id="c2"), Call("pay", {}, id="c3")]
-    chat_id = stuck(terminal, Reply(calls=calls))
+    chat_id = chat_with(terminal, Reply(calls=calls))
     short = terminal.run("submit", chat_id, "c1=yes")
     assert short.code == 1
     assert "c2" in short.words
@@ -194,7 +194,7 @@ def test_calls_are_answered_by_id(terminal: Terminal) -> None:
 
 
 def test_submit_reads_file_or_stdin(terminal: Terminal) -> None:
-    chat_id = stuck(terminal, Reply(calls=[Call("ask", {}, id="c1")]))
+    chat_id = chat_with(terminal, Reply(calls=[Call("ask", {}, id="c1")]))
     results = '[{"call_id": "c1", "output": "no", "is_error": true}]'
     (terminal.folder / "results.json").write_text(results)
     assert terminal.run("submit", chat_id, "--results", "results.json", "--actor", "jane").code == 0
@@ -210,7 +210,7 @@ def test_submit_reads_file_or_stdin(terminal: Terminal) -> None:
 
 def test_submit_error_option_marks_failures(terminal: Terminal) -> None:
     """A result with its own error mark keeps it."""
-    chat_id = stuck(terminal, Reply(calls=[Call("ask", {}, id="c1"), Call("ask", {}, id="c2")]))
+    chat_id = chat_with(terminal, Reply(calls=[Call("ask", {}, id="c1"), Call("ask", {}, id="c2")]))
     results = '[{"call_id": "c1", "output": "broken"}, {"call_id": "c2", "output": "fine", "is_error": false}]'
     assert terminal.run("submit", chat_id, "--results", "-", "--error", typed=results).code == 0
     shown = json.loads(terminal.run("show", chat_id, "--json").out)["messages"]
@@ -325,7 +325,7 @@ def test_transfer_streams_large_files(large: Terminal, monkeypatch: pytest.Monke
 
 
 def test_message_steers_the_turn(terminal: Terminal) -> None:
-    chat_id = stuck(terminal, "hello")
+    chat_id = chat_with(terminal, "hello")
     terminal.run("send", chat_id, "later")
     assert "steers the turn" in terminal.run("send", chat_id, "left", "--when-busy", "steer").words
     assert "1 message(s) that steer the turn enter its next request" in terminal.run("explain", chat_id).words
@@ -335,7 +335,7 @@ def test_message_steers_the_turn(terminal: Terminal) -> None:
 
 
 def test_budgets_in_a_terminal(terminal: Terminal) -> None:
-    stuck(terminal, "hello")
+    chat_with(terminal, "hello")
     listed = terminal.run("budget", "--owner", "ada", "--tokens", "1000", "--cost", "2.5", "--per", "day")
     assert (listed.code, "owner ada" in listed.words) == (0, True)
     (budget,) = json.loads(terminal.run("budgets", "--owner", "ada", "--json").out)
