@@ -10,8 +10,8 @@ import typer
 from rich.table import Table
 
 from turnwise.cli.connect import ChatSource
-from turnwise.cli.options import JsonOption, time_in_utc, with_source
-from turnwise.cli.style import clean, console, moment, plain_table, print_json
+from turnwise.cli.options import time_in_utc, with_source
+from turnwise.cli.style import Report, clean, moment, plain_table
 from turnwise.engine.config.results import Budget, UsageSum
 from turnwise.states.errors import SettingsError
 from turnwise.states.names import Period
@@ -33,8 +33,7 @@ def budget(  # noqa: PLR0913 - the options
     per: Annotated[Period | None, typer.Option(help="The period; without it, the budget is never renewed.")] = None,
     timezone: Annotated[str, typer.Option(help="The time zone of the period, such as Europe/Berlin.")] = "UTC",
     source: ChatSource,
-    as_json: JsonOption = False,
-) -> None:
+) -> Report:
     """Limit what an owner's chats, or one chat, may spend; without --tokens and --cost, remove the budget."""
     limits: dict[str, Any] = {"tokens": tokens, "cost": _dollars(cost), "per": per, "timezone": timezone}
     if (owner is None) == (chat is None):
@@ -43,10 +42,7 @@ def budget(  # noqa: PLR0913 - the options
         changed = source.on_chat(chat, lambda chats, chat_id: chats.set_budget(chat_id=chat_id, **limits))
     else:
         changed = source.run(lambda chats: chats.set_budget(owner=owner, **limits))
-    if as_json:
-        print_json(changed)
-    else:
-        console.print("The budget is removed." if changed is None else _table([changed]))
+    return Report(changed, "The budget is removed." if changed is None else _table([changed]))
 
 
 def _dollars(cost: str | None) -> Decimal | None:
@@ -57,18 +53,13 @@ def _dollars(cost: str | None) -> Decimal | None:
 
 
 @with_source()
-def budgets(
-    *, owner: _OwnerOption = None, chat: _ChatOption = None, source: ChatSource, as_json: JsonOption = False
-) -> None:
+def budgets(*, owner: _OwnerOption = None, chat: _ChatOption = None, source: ChatSource) -> Report:
     """List budgets: spent, reserved by open calls, and left."""
     if chat is not None:
         found = source.on_chat(chat, lambda chats, chat_id: chats.budgets(owner=owner, chat_id=chat_id))
     else:
         found = source.run(lambda chats: chats.budgets(owner=owner))
-    if as_json:
-        print_json(found)
-    else:
-        console.print(_table(found) if found else "There is no budget.")
+    return Report(found, _table(found) if found else "There is no budget.")
 
 
 def _table(found: Sequence[Budget]) -> Table:
@@ -91,7 +82,7 @@ def _amount(tokens: int | None, cost: Decimal | None, budget: Budget) -> str:
 
 
 @with_source()
-def usage(  # noqa: PLR0913 - the options
+def usage(
     *,
     by: Annotated[list[str] | None, typer.Option(help="owner, agent, model or day; may be repeated.")] = None,
     since: Annotated[str | None, typer.Option(metavar="TIME", help="The earliest time, UTC.")] = None,
@@ -99,8 +90,7 @@ def usage(  # noqa: PLR0913 - the options
     owner: Annotated[str | None, typer.Option(help="Only this owner's chats.")] = None,
     timezone: Annotated[str, typer.Option(help="Whose days count, such as Europe/Berlin.")] = "UTC",
     source: ChatSource,
-    as_json: JsonOption = False,
-) -> None:
+) -> Report:
     """Sum up what model calls used and cost: by owner, agent, model and day."""
     wanted: dict[str, Any] = {
         "by": by or [],
@@ -110,14 +100,11 @@ def usage(  # noqa: PLR0913 - the options
         "timezone": timezone,
     }
     found = source.run(lambda chats: chats.usage_report(**wanted))
-    if as_json:
-        print_json(found)
-        return
     table = plain_table(*(by or []), "calls", "input", "output", "cost")
     for one in found:
         figures = (f"{one.calls:,}", _tokens(one.usage.input_tokens), _tokens(one.usage.output_tokens), _cost(one))
         table.add_row(*(clean(getattr(one, name) or "-") for name in by or []), *figures)
-    console.print(table if found else "No model was called.")
+    return Report(found, table if found else "No model was called.")
 
 
 def _tokens(count: int | None) -> str:

@@ -8,8 +8,8 @@ import typer
 from rich.table import Table
 
 from turnwise.cli.connect import Chats, ChatSource
-from turnwise.cli.options import JsonOption, with_source
-from turnwise.cli.style import clean, console, moment, plain_table, print_json
+from turnwise.cli.options import with_source
+from turnwise.cli.style import Report, clean, moment, plain_table
 from turnwise.persistence.reading import Undelivered
 from turnwise.states.errors import SettingsError
 
@@ -27,8 +27,7 @@ def undelivered(
     again: Annotated[bool, typer.Option("--again", help="Deliver the events again instead of listing them.")] = False,
     chat: ChatOption = None,
     source: ChatSource,
-    as_json: JsonOption = False,
-) -> None:
+) -> Report:
     """List the events that a webhook or another consumer did not accept, or deliver them again.
 
     The process that serves the consumer delivers them, now or when it starts.
@@ -52,34 +51,24 @@ def undelivered(
 
     if again:
         counts = source.run(delivered)
-        if as_json:
-            print_json(counts)
-        else:
-            console.print(f"{sum(counts.values())} event(s) will be delivered again")
-        return
+        return Report(counts, f"{sum(counts.values())} event(s) will be delivered again")
     events = source.run(found)
-    if as_json:
-        print_json(events)
-        return
     table: Table = plain_table("consumer", "chat", "event", "tried last (UTC)", "error")
     for consumer, waiting in events.items():
         for one in waiting:
             error = "about to be delivered" if one.due else one.error
             table.add_row(clean(consumer), clean(one.chat_id), str(one.seq), moment(one.at), clean(error))
-    console.print(table if table.row_count else "Everything is delivered.")
+    return Report(events, table if table.row_count else "Everything is delivered.")
 
 
 @with_source()
-def consumers(*, source: ChatSource, as_json: JsonOption = False) -> None:
+def consumers(*, source: ChatSource) -> Report:
     """List webhooks and other consumers of events, with their position and the events they did not accept."""
     found = source.run(lambda chats: chats.consumers())
-    if as_json:
-        print_json(found)
-        return
     table = plain_table("name", "position", "delivering", "undelivered")
     for one in found:
         table.add_row(clean(one.name), str(one.position), "yes" if one.delivering else "no", str(one.undelivered))
-    console.print(table if found else "There is no consumer.")
+    return Report(found, table if found else "There is no consumer.")
 
 
 @with_source()
@@ -87,15 +76,11 @@ def inbox(
     *,
     owner: Annotated[str | None, typer.Option(help="Only chats of this owner.")] = None,
     source: ChatSource,
-    as_json: JsonOption = False,
-) -> None:
+) -> Report:
     """List the calls that wait for a person, those of subagents included."""
     items = source.run(lambda chats: chats.inbox(owner=owner))
-    if as_json:
-        print_json(items)
-        return
     table = plain_table("chat", "owner", "calls", "since (UTC)")
     for item in items:
         calls = ", ".join(call.name for call in item.calls)
         table.add_row(clean(item.chat_id), clean(item.owner or ""), clean(calls), moment(item.since))
-    console.print(table if items else "Nothing waits for a person.")
+    return Report(items, table if items else "Nothing waits for a person.")

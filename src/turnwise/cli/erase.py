@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from typing import Annotated, cast, get_args
 
 import typer
+from rich.console import Group
 from rich.text import Text
 
 from turnwise.cli.connect import Chats, ChatSource, chosen_id
-from turnwise.cli.options import ChatArgument, JsonOption, with_source
-from turnwise.cli.style import clean, console, errors, labelled, print_json
+from turnwise.cli.options import ChatArgument, with_source
+from turnwise.cli.style import Report, clean, errors, labelled
 from turnwise.engine.admin.erase import OUTSIDE, Erasable, Erasure, parse_request
 from turnwise.persistence.tombstone import Tombstone
 from turnwise.states.errors import ChatDeleted, SettingsError
@@ -55,14 +56,12 @@ def erase(  # noqa: PLR0913 - the options of a command
     everything: Annotated[bool, typer.Option("--everything", help="The same as --what everything.")] = False,
     yes: YesOption = False,
     source: ChatSource,
-    as_json: JsonOption = False,
-) -> None:
+) -> Report:
     """Erase the content of messages for good, and print where copies are left. The audit log still verifies."""
     if (owner is None) == (chat is None):
         raise SettingsError("CHAT", "pass either a chat or --owner; nothing was erased")
     if owner is not None:
-        _erase_owner(source, owner, yes=yes, as_json=as_json)
-        return
+        return _erase_owner(source, owner, yes=yes)
     names = messages or []
     whole = cast("list[Erasable]", ["everything"] if everything else what or [])
     if not names and not whole:
@@ -72,25 +71,17 @@ def erase(  # noqa: PLR0913 - the options of a command
     if not yes:
         confirm(f"Erase {clean(', '.join([*names, *whole]))} of {clean(chat_id)}, for good?", done="erased")
     erasure = source.run(lambda chats: chats.erase(chat_id, messages=names, what=whole))
-    if as_json:
-        print_json(erasure)
-        return
-    console.print(Text.assemble(("✓ ", "green"), f"erased in {clean(erasure.chat.id)}"))
-    console.print(labelled(_erased(erasure)))
-    console.print(labelled(_leftovers(erasure)))
+    done = Text.assemble(("✓ ", "green"), f"erased in {clean(erasure.chat.id)}")
+    return Report(erasure, Group(done, labelled(_erased(erasure)), labelled(_leftovers(erasure))))
 
 
-def _erase_owner(source: ChatSource, owner: str, *, yes: bool, as_json: bool) -> None:
+def _erase_owner(source: ChatSource, owner: str, *, yes: bool) -> Report:
     if not yes:
         confirm(f"Delete every chat of {clean(owner)}, for good?", done="erased")
     erasure = source.run(lambda chats: chats.erase_owner(owner))
-    if as_json:
-        print_json(erasure)
-    else:
-        console.print(Text.assemble(("✓ ", "green"), f"deleted {len(erasure.deleted)} chat(s) of {clean(owner)}"))
-        console.print(labelled((clean(chat_id), clean(problem)) for chat_id, problem in erasure.left.items()))
-    if erasure.left:
-        raise typer.Exit(1)
+    done = Text.assemble(("✓ ", "green"), f"deleted {len(erasure.deleted)} chat(s) of {clean(owner)}")
+    left = labelled((clean(chat_id), clean(problem)) for chat_id, problem in erasure.left.items())
+    return Report(erasure, Group(done, left), code=1 if erasure.left else 0)
 
 
 def _erased(erasure: Erasure) -> Iterator[tuple[str, str]]:
@@ -118,13 +109,7 @@ def _leftovers(erasure: Erasure) -> Iterator[tuple[str, str]]:
 
 
 @with_source("file_folder", "actor")
-def delete(
-    chat: ChatArgument,
-    *,
-    yes: YesOption = False,
-    source: ChatSource,
-    as_json: JsonOption = False,
-) -> None:
+def delete(chat: ChatArgument, *, yes: YesOption = False, source: ChatSource) -> Report:
     """Delete a resting chat for good. A tombstone stays, with its times and the end of its log."""
 
     async def meant(chats: Chats) -> tuple[str, bool]:
@@ -137,11 +122,8 @@ def delete(
     if is_there and not yes:
         confirm(f"Delete {clean(chat_id)}, all of it, for good?", done="deleted")
     tombstone = source.run(lambda chats: chats.delete_chat(chat_id))
-    if as_json:
-        print_json(tombstone)
-        return
-    console.print(Text.assemble(("✓ ", "green"), f"deleted {clean(chat_id)}"))
-    console.print(labelled(_lines_of(tombstone)))
+    done = Text.assemble(("✓ ", "green"), f"deleted {clean(chat_id)}")
+    return Report(tombstone, Group(done, labelled(_lines_of(tombstone))))
 
 
 def _lines_of(tombstone: Tombstone) -> Iterator[tuple[str, str]]:

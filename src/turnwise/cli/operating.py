@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -17,9 +18,9 @@ from rich.text import Text
 from turnwise.cli.connect import Chats, ChatSource
 from turnwise.cli.event_view import NOTE
 from turnwise.cli.files import read_file
-from turnwise.cli.options import ChatArgument, JsonOption, with_source
+from turnwise.cli.options import ChatArgument, with_source
 from turnwise.cli.show import summary
-from turnwise.cli.style import clean, console, print_json
+from turnwise.cli.style import Report, clean, console
 from turnwise.engine.config.results import Chat, SendReceipt, SubmissionReceipt
 from turnwise.states.calls import ToolResult
 from turnwise.states.errors import SettingsError
@@ -34,20 +35,16 @@ def send(
     when_busy: Annotated[WhenBusy, typer.Option(help="What to do while the chat works.")] = "queue",
     client_id: Annotated[str | None, typer.Option(help="An id: a message with the same id is accepted once.")] = None,
     source: ChatSource,
-    as_json: JsonOption = False,
-) -> None:
+) -> Report:
     """Send a message to a chat, as its user would."""
 
     async def sent(chats: Chats, chat_id: str) -> SendReceipt:
         return await chats.send_message(chat_id, message, when_busy=when_busy, client_id=client_id)
 
     receipt = source.on_chat(chat, sent)
-    if as_json:
-        print_json(receipt)
-        return
     waits = "steers the turn" if when_busy == "steer" else "waits in the queue"
     done = "was accepted before" if receipt.replayed else waits if receipt.queued else "is accepted"
-    report(source, receipt.chat, f"message {receipt.message_id} {done}")
+    return Report(receipt, partial(report, source, receipt.chat, f"message {receipt.message_id} {done}"))
 
 
 @with_source("actor")
@@ -56,23 +53,17 @@ def interrupt(
     *,
     reason: Annotated[str | None, typer.Option(help="The reason, for the audit log.")] = None,
     source: ChatSource,
-    as_json: JsonOption = False,
-) -> None:
+) -> Report:
     """Stop a chat. The text so far is kept, open calls are closed, the queue waits."""
-    _change(source, chat, lambda chats, chat_id: chats.interrupt(chat_id, reason=reason), as_json=as_json)
+    return _change(source, chat, lambda chats, chat_id: chats.interrupt(chat_id, reason=reason))
 
 
 def _operation(method: Literal["resume", "archive", "unarchive", "mark_read"], purpose: str) -> Callable[..., None]:
     """Return the command for a method that takes only the chat and the actor."""
 
     @with_source("actor")
-    def operate(
-        chat: ChatArgument,
-        *,
-        source: ChatSource,
-        as_json: JsonOption = False,
-    ) -> None:
-        _change(source, chat, lambda chats, chat_id: getattr(chats, method)(chat_id), as_json=as_json)
+    def operate(chat: ChatArgument, *, source: ChatSource) -> Report:
+        return _change(source, chat, lambda chats, chat_id: getattr(chats, method)(chat_id))
 
     operate.__name__, operate.__doc__ = method, purpose
     return operate
@@ -93,12 +84,9 @@ def report(source: ChatSource, chat: Chat, done: str | None = None) -> None:
     console.print(Text(clean(explained.reason), style=NOTE))
 
 
-def _change(source: ChatSource, name: str, command: Callable[[Chats, str], Awaitable[Chat]], *, as_json: bool) -> None:
+def _change(source: ChatSource, name: str, command: Callable[[Chats, str], Awaitable[Chat]]) -> Report:
     chat = source.on_chat(name, command)
-    if as_json:
-        print_json(chat)
-    else:
-        report(source, chat)
+    return Report(chat, partial(report, source, chat))
 
 
 @with_source("actor")
@@ -125,8 +113,7 @@ def submit(
         ),
     ] = None,
     source: ChatSource,
-    as_json: JsonOption = False,
-) -> None:
+) -> Report:
     """Answer a chat's open client calls: all of them, each once. An approval is answered with true or false."""
     if bool(answers) == (results is not None):
         raise SettingsError("[CALL=]ANSWER", "give the answers, or --results FILE that holds them")
@@ -145,11 +132,8 @@ def submit(
         return await chats.submit_tool_results(chat_id, named)
 
     receipt = source.on_chat(chat, submitted)
-    if as_json:
-        print_json(receipt)
-        return
     done = "was given before" if receipt.replayed else "is given"
-    report(source, receipt.chat, f"the answer {done}: receipt {receipt.receipt_id}")
+    return Report(receipt, partial(report, source, receipt.chat, f"the answer {done}: receipt {receipt.receipt_id}"))
 
 
 def _result(answer: str, open_ids: Sequence[str], all_ids: Sequence[str], *, failed: bool) -> ToolResult:

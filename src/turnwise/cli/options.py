@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final, Literal
 import typer
 
 from turnwise.cli.connect import FOLDER, OPERATOR, ChatSource
+from turnwise.cli.style import Report
 from turnwise.states.errors import SettingsError
 
 DEFAULT_STORE: Final = "sqlite:///turnwise.db"
@@ -98,25 +99,38 @@ _OPTIONS_OF_SOURCE: Final[Mapping[str, tuple[Any, Any]]] = {
     "actor": (ActorOption, OPERATOR),
 }
 """The options that make a `ChatSource`, with their defaults."""
+_JSON: Final = inspect.Parameter("as_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=JsonOption)
 
 
-def with_source(*more: Literal["file_folder", "actor"]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command the options --store and --server, and `more`, for its keyword parameter `source`."""
+Body = Callable[..., Report | None]
+"""The function of a command."""
+
+
+def with_source(*more: Literal["file_folder", "actor"]) -> Callable[[Body], Callable[..., None]]:
+    """Give a command the options --store and --server, and `more`, for its keyword parameter `source`.
+
+    A command that returns a `Report` gets --json, too.
+    """
     options = {name: option for name, option in _OPTIONS_OF_SOURCE.items() if name in ("store", "server", *more)}
     parameters = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
         for name, (annotation, default) in options.items()
     ]
 
-    def decorated(command: Callable[..., None]) -> Callable[..., None]:
+    def decorated(command: Body) -> Callable[..., None]:
+        signature = inspect.signature(command, eval_str=True)
+        json = [_JSON] if signature.return_annotation is Report else []
+
         @wraps(command)
         def run(*arguments: Any, **named: Any) -> None:
+            as_json = bool(json) and named.pop("as_json", False)
             source = ChatSource.named(**{name: named.pop(name, default) for name, (_, default) in options.items()})
-            command(*arguments, source=source, **named)
+            report = command(*arguments, source=source, **named)
+            if report is not None:
+                report.print(as_json=as_json)
 
-        signature = inspect.signature(command, eval_str=True)
         own = [parameter for name, parameter in signature.parameters.items() if name != "source"]
-        run.__signature__ = signature.replace(parameters=[*own, *parameters])  # type: ignore[attr-defined] # for typer
+        run.__signature__ = signature.replace(parameters=[*own, *json, *parameters])  # type: ignore[attr-defined] # for typer
         return run
 
     return decorated

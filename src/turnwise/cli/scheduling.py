@@ -9,8 +9,8 @@ import typer
 from rich.table import Table
 
 from turnwise.cli.connect import Chats, ChatSource
-from turnwise.cli.options import ChatArgument, JsonOption, parse_time, with_source
-from turnwise.cli.style import clean, console, excerpt, moment, plain_table, print_json
+from turnwise.cli.options import ChatArgument, parse_time, with_source
+from turnwise.cli.style import Report, clean, excerpt, moment, plain_table
 from turnwise.states.messages import ScheduledMessage
 
 
@@ -31,8 +31,7 @@ def schedule(  # noqa: PLR0913 - the options
         str | None, typer.Option("--id", help="The id of the schedule; the same id replaces it.")
     ] = None,
     source: ChatSource,
-    as_json: JsonOption = False,
-) -> None:
+) -> Report:
     """Schedule a message to a chat, once or repeatedly."""
     time = None if at is None else parse_time("--at", at)
 
@@ -41,7 +40,7 @@ def schedule(  # noqa: PLR0913 - the options
             chat_id, message, at=time, every=every, timezone=timezone, when_busy=when_busy, id=schedule_id
         )
 
-    _show([source.on_chat(chat, scheduled)], as_json=as_json)
+    return _report([source.on_chat(chat, scheduled)])
 
 
 @with_source("actor")
@@ -56,17 +55,14 @@ def unschedule(
 
 
 @with_source()
-def schedules(chat: ChatArgument, *, source: ChatSource, as_json: JsonOption = False) -> None:
+def schedules(chat: ChatArgument, *, source: ChatSource) -> Report:
     """List the scheduled messages of a chat, the next one first."""
-    _show(source.on_chat(chat, lambda chats, chat_id: chats.schedules(chat_id)), as_json=as_json)
+    return _report(source.on_chat(chat, lambda chats, chat_id: chats.schedules(chat_id)))
 
 
-def _show(messages: Sequence[ScheduledMessage], *, as_json: bool) -> None:
-    if as_json:
-        print_json(messages)
-        return
+def _report(messages: Sequence[ScheduledMessage]) -> Report:
     table: Table = plain_table("id", "next (UTC)", "every", "by", "says")
     for one in messages:
         every = f"{one.every} {one.timezone}" if one.every else ""
         table.add_row(clean(one.id), moment(one.due), clean(every), clean(one.by), excerpt(one.text, 60))
-    console.print(table if messages else "Nothing is scheduled.")
+    return Report(messages, table if messages else "Nothing is scheduled.")

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, Any, Final, Literal
 
 import typer
 from pydantic_core import from_json
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
 from turnwise.cli.connect import Chats, ChatSource
 from turnwise.cli.event_view import NOTE, THOUGHT, call_line, result_line, show_question, show_steered
-from turnwise.cli.options import ChatArgument, JsonOption, time_in_utc, with_source
+from turnwise.cli.options import ChatArgument, time_in_utc, with_source
 from turnwise.cli.screen import Scroll
-from turnwise.cli.style import clean, console, excerpt, is_narrow, moment, plain_table, print_json, state_text, tokens
+from turnwise.cli.style import Report, clean, console, excerpt, is_narrow, moment, plain_table, state_text, tokens
 from turnwise.engine.admin.explain import Explanation
 from turnwise.engine.config.results import Chat, ChatCounts
 from turnwise.states.errors import SettingsError
@@ -60,12 +62,10 @@ def list_chats(  # noqa: PLR0913 - the options
         bool, typer.Option("--count", help="Count the chats in each state, of --owner or of all.")
     ] = False,
     limit: Annotated[int, typer.Option(help="The maximum number of chats, newest first.")] = 50,
-    as_json: JsonOption = False,
-) -> None:
+) -> Report:
     """List chats, newest first."""
     if count:
-        _print_counts(source.run(lambda chats: chats.count_chats(owner=owner)), as_json=as_json)
-        return
+        return _report_counts(source.run(lambda chats: chats.count_chats(owner=owner)))
     wanted: dict[str, Any] = {
         "owner": owner,
         "agent": agent,
@@ -76,12 +76,8 @@ def list_chats(  # noqa: PLR0913 - the options
         "archived": archived,
     }
     page = source.run(lambda chats: chats.list_chats(state=state, awaiting=awaiting, limit=limit, **wanted))
-    if as_json:
-        print_json(page.items)
-        return
-    console.print(_table(page.items) if page.items else "There is no such chat.")
-    if page.next is not None:
-        console.print(f"{len(page.items):,} shown; more with --limit", style=NOTE)
+    rest = [] if page.next is None else [Text(f"{len(page.items):,} shown; more with --limit", style=NOTE)]
+    return Report(page.items, Group(_table(page.items) if page.items else "There is no such chat.", *rest))
 
 
 def _entry(given: str) -> tuple[str, Any]:
@@ -95,15 +91,12 @@ def _entry(given: str) -> tuple[str, Any]:
         return key, value
 
 
-def _print_counts(counts: ChatCounts, *, as_json: bool) -> None:
-    if as_json:
-        print_json(counts)
-        return
+def _report_counts(counts: ChatCounts) -> Report:
     table = plain_table("state", "chats")
     for state, number in sorted(counts.states.items()):
         table.add_row(state_text(state), f"{number:,}")
     table.add_row("archived", f"{counts.archived:,}")
-    console.print(table)
+    return Report(counts, table)
 
 
 def _state(chat: Chat) -> Text:
@@ -139,23 +132,23 @@ def show(
         Literal["user", "model", "raw"],
         typer.Option(help="The view: `user`, what the user sees; `model`, what the model sees; `raw`, what is stored."),
     ] = "user",
-    as_json: JsonOption = False,
-) -> None:
+) -> Report:
     """Show a chat with all its messages and open calls."""
 
     async def read(chats: Chats, chat_id: str) -> tuple[Chat, list[Message]]:
         return await chats.get_chat(chat_id), await chats.messages(chat_id, view=view)
 
     current, messages = source.on_chat(chat, read)
-    if as_json:
-        print_json({"chat": current, "messages": messages})
-        return
+    return Report({"chat": current, "messages": messages}, partial(_print_chat, current, messages))
+
+
+def _print_chat(chat: Chat, messages: Sequence[Message]) -> None:
     scroll = Scroll(console)
     for message in messages:
         show_message(scroll, message)
-    for call in (call for call in current.open_calls if call.is_client):
+    for call in (call for call in chat.open_calls if call.is_client):
         show_question(scroll, call)
-    console.print(summary(current))
+    console.print(summary(chat))
 
 
 def summary(chat: Chat) -> Text:
@@ -209,20 +202,11 @@ def _show_part(scroll: Scroll, part: Part) -> None:
 
 
 @with_source()
-def explain(
-    chat: ChatArgument,
-    *,
-    source: ChatSource,
-    as_json: JsonOption = False,
-) -> None:
+def explain(chat: ChatArgument, *, source: ChatSource) -> Report:
     """Explain the state of a chat: why it does not move, and which triggers it accepts."""
     explanation = source.on_chat(chat, lambda chats, chat_id: chats.explain(chat_id))
-    if as_json:
-        print_json(explanation)
-    else:
-        console.print(explanation_table(explanation))
-    if explanation.broken_invariants or explanation.unreadable:
-        raise typer.Exit(1)
+    code = 1 if explanation.broken_invariants or explanation.unreadable else 0
+    return Report(explanation, explanation_table(explanation), code)
 
 
 def explanation_table(explanation: Explanation) -> Table:

@@ -8,13 +8,15 @@ import logging
 import os
 import shutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from decimal import Decimal
 from typing import Any, Final
 
+import msgspec
 import pydantic_core
-from rich.console import Console, ConsoleOptions, RenderResult
+import typer
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
@@ -187,6 +189,27 @@ def labelled(rows: Iterable[tuple[str, str]]) -> Table:
     for label, text in rows:
         table.add_row(Text(f"  {label}", style="dim"), Text(clean(text)))
     return table
+
+
+class Report(msgspec.Struct, frozen=True):
+    """The result of a command: a value for programs, and how a person sees it."""
+
+    value: Any
+    shown: RenderableType | Callable[[], object]
+    """What is printed, or a function that prints it."""
+    code: int = 0
+    """The exit code."""
+
+    def print(self, *, as_json: bool) -> None:
+        """Print the report; raise `typer.Exit` with a code other than 0."""
+        if as_json:
+            print_json(self.value)
+        elif callable(self.shown):
+            self.shown()
+        else:
+            console.print(self.shown)
+        if self.code:
+            raise typer.Exit(self.code)
 
 
 def print_json(value: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,8 +16,8 @@ from turnwise.cli.connect import Chats, ChatSource
 from turnwise.cli.files import WholeFile, input_lines
 from turnwise.cli.keys import VARIABLE, KeyOption, signing_key
 from turnwise.cli.operating import report
-from turnwise.cli.options import JsonOption, with_source
-from turnwise.cli.style import clean, console, print_json
+from turnwise.cli.options import with_source
+from turnwise.cli.style import Report, clean, console
 from turnwise.engine.admin.owners import FORMAT
 from turnwise.engine.config.results import Chat, OwnerImport
 from turnwise.states.errors import SettingsError
@@ -70,8 +71,7 @@ def import_chat(
     *,
     key: KeyOption = None,
     source: ChatSource,
-    as_json: JsonOption = False,
-) -> None:
+) -> Report:
     """Check an exported chat and import it; it keeps its id."""
     signing = _signing(source, key)
     with input_lines("FILE", file) as lines:
@@ -84,20 +84,10 @@ def import_chat(
             return await chats.import_chat(again, **signing)
 
         chat = source.run(imported)
-    if isinstance(chat, OwnerImport):
-        _report_owner(chat, as_json=as_json)
-    elif as_json:
-        print_json(chat)
-    else:
-        report(source, chat, f"chat {chat.id} is imported")
-
-
-def _report_owner(done: OwnerImport, *, as_json: bool) -> None:
-    if as_json:
-        print_json(done)
-        return
-    present = f", {len(done.present)} were there already" if done.present else ""
-    console.print(f"imported {len(done.imported)} chat(s) of {clean(done.owner)}{present}")
+    if not isinstance(chat, OwnerImport):
+        return Report(chat, partial(report, source, chat, f"chat {chat.id} is imported"))
+    present = f", {len(chat.present)} were there already" if chat.present else ""
+    return Report(chat, f"imported {len(chat.imported)} chat(s) of {clean(chat.owner)}{present}")
 
 
 def _signing(source: ChatSource, key: Path | None) -> dict[str, Any]:

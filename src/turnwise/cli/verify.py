@@ -7,18 +7,20 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
+from rich.console import Group
 from rich.text import Text
 
-from turnwise.cli.audit import step_lines, steps_of
+from turnwise.cli.audit import Step, step_lines, steps_of
 from turnwise.cli.connect import Chats, ChatSource
 from turnwise.cli.files import STANDARD_INPUT, read_file
 from turnwise.cli.keys import CheckpointsOption, KeyOption, PublicKeyOption, published_files, signing_key
-from turnwise.cli.options import JsonOption, with_source
-from turnwise.cli.style import clean, console, print_json
+from turnwise.cli.options import with_source
+from turnwise.cli.style import Report, clean, console
 from turnwise.persistence.audit.record import AuditRecord, from_json, lines_of, object_from
 from turnwise.persistence.audit.verify import Verdict, verify_export, verify_records
 from turnwise.states.errors import SettingsError
@@ -44,8 +46,7 @@ def verify(  # noqa: PLR0913 - the options of a command
         bool, typer.Option("--family", help="Also check the subagents of the chat, at every depth.")
     ] = False,
     files: Annotated[bool, typer.Option("--files", help="Also check the bytes of every file of the chat.")] = False,
-    as_json: JsonOption = False,
-) -> None:
+) -> Report:
     """Check a log: its hash chain, and every transition against the declared table.
 
     With --checkpoints, also check that it is the published log.
@@ -65,14 +66,8 @@ def verify(  # noqa: PLR0913 - the options of a command
         raise SettingsError("--public-key", "is for an exported log or for --checkpoints; a store is not signed")
     else:
         verdict = source.on_chat(target, checked)
-    if as_json:
-        print_json(verdict)
-    else:
-        console.print(verdict_line(verdict))
-        if verdict.ok and files:
-            console.print(Text("✓ every file of the chat is there, byte for byte", style="green"))
-    if not verdict.ok:
-        raise typer.Exit(1)
+    whole = [Text("✓ every file of the chat is there, byte for byte", style="green")] if verdict.ok and files else []
+    return Report(verdict, Group(verdict_line(verdict), *whole), code=0 if verdict.ok else 1)
 
 
 def is_log(target: str) -> bool:
@@ -115,8 +110,7 @@ def replay(
             help="Print the next step after this many seconds, without a pager.",
         ),
     ] = None,
-    as_json: JsonOption = False,
-) -> None:
+) -> Report:
     """Step through a log: each trigger with its actor, new state, writes and time.
 
     A terminal shows them in a pager: Space goes on, b goes back, q leaves.
@@ -128,22 +122,22 @@ def replay(
         records = source.on_chat(target, lambda chats, chat_id: chats.audit(chat_id))
         verdict = verify_records(records)
     steps = steps_of(records, verdict)
-    if as_json:
-        spelled = [{"record": object_from(one.record), "after": one.after, "problem": one.problem} for one in steps]
-        print_json({"steps": spelled, "verdict": verdict})
-    else:
-        seen = sys.stdin.isatty() and console.is_terminal
-        os.environ.setdefault("LESS", "-R")  # for colours
-        with console.pager(styles=True) if seen and delay is None else nullcontext():
-            for step in steps:
-                for line in step_lines(step, of=len(steps), width=console.width):
-                    console.print(line, no_wrap=True, overflow="ellipsis", crop=True)
-                console.print()
-                if seen and delay is not None:
-                    time.sleep(delay)
-        console.print(verdict_line(verdict))
-    if not verdict.ok:
-        raise typer.Exit(1)
+    spelled = [{"record": object_from(one.record), "after": one.after, "problem": one.problem} for one in steps]
+    shown = partial(_print_steps, steps, verdict, delay)
+    return Report({"steps": spelled, "verdict": verdict}, shown, code=0 if verdict.ok else 1)
+
+
+def _print_steps(steps: Sequence[Step], verdict: Verdict, delay: float | None) -> None:
+    seen = sys.stdin.isatty() and console.is_terminal
+    os.environ.setdefault("LESS", "-R")  # for colours
+    with console.pager(styles=True) if seen and delay is None else nullcontext():
+        for step in steps:
+            for line in step_lines(step, of=len(steps), width=console.width):
+                console.print(line, no_wrap=True, overflow="ellipsis", crop=True)
+            console.print()
+            if seen and delay is not None:
+                time.sleep(delay)
+    console.print(verdict_line(verdict))
 
 
 def _file(file: Path) -> tuple[Sequence[AuditRecord], Verdict]:

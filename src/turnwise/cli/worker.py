@@ -11,6 +11,7 @@ from datetime import datetime
 
 import anyio
 import typer
+from rich.console import Group
 from rich.table import Table
 
 from turnwise.cli.connect import ChatSource
@@ -20,11 +21,10 @@ from turnwise.cli.options import (
     AgentsStoreOption,
     ConcurrencyOption,
     FileFolderOption,
-    JsonOption,
     QuietOption,
     with_source,
 )
-from turnwise.cli.style import clean, console, plain_table, print_json, show_logs, state_text
+from turnwise.cli.style import Report, clean, console, plain_table, show_logs, state_text
 from turnwise.cli.target import CreateOption, TargetArgument, engine_of, typed_options
 from turnwise.engine.config.results import WorkerInfo
 from turnwise.engine.config.settings import Settings
@@ -91,21 +91,17 @@ def _stopped_by_signals(running: anyio.CancelScope) -> Iterator[None]:
 
 
 @with_source()
-def workers(*, source: ChatSource, as_json: JsonOption = False) -> None:
+def workers(*, source: ChatSource) -> Report:
     """List the workers of a store: which agents they run, and which chats they hold."""
     found = source.run(lambda chats: chats.workers())
-    if as_json:
-        print_json(found)
-        return
-    console.print(_table(found) if found else "No worker has reported.")
     held = plain_table("chat", "worker", "state", "agent", "since (UTC)")
     held.columns[0].no_wrap = True
     for one in found:
         for chat in one.chats:
             state = state_text(chat.state)
             held.add_row(clean(chat.chat_id), _place(one), state, clean(chat.agent), _minute(chat.since))
-    if held.row_count:
-        console.print(held)
+    tables = [_table(found) if found else "No worker has reported.", *([held] if held.row_count else [])]
+    return Report(found, Group(*tables))
 
 
 def _table(found: list[WorkerInfo]) -> Table:
