@@ -143,7 +143,8 @@ class _Reader:
             case CompactionEvent():
                 self._compact(event, at)
             case HistoryResetEvent():
-                self._drop_calls(at)
+                for call_id in tuple(self._calls):  # they are cut away with the message that asked for them
+                    self._answer(call_id, at)
             case _:
                 pass
 
@@ -166,11 +167,6 @@ class _Reader:
     def _answer(self, call_id: str, at: Instant) -> None:
         if call_id in self._calls:
             self._activities.append(Activity(*self._calls.pop(call_id), at))
-
-    def _drop_calls(self, at: Instant) -> None:
-        """End what is cut away with the message that asked for it."""
-        for call_id in tuple(self._calls):
-            self._answer(call_id, at)
 
     def _compact(self, event: CompactionEvent, at: Instant) -> None:
         if event.phase == "started":

@@ -167,7 +167,9 @@ def describe(app: FastAPI) -> None:
         for operation in operations:
             _complete(operation)
             _hide(operation, operation.pop(_HIDDEN, ()), schemas)
-        schemas |= _schemas_of_events() | {Problem.__name__: Problem.model_json_schema()}
+        events = TypeAdapter[Any](Event).json_schema(ref_template=_REF + "{model}")
+        schemas |= events.pop("$defs") | {Problem.__name__: Problem.model_json_schema()}
+        schemas["Event"] = {"description": "One event of a chat; fields with defaults may be left out.", **events}
         if not any("422" in operation["responses"] for operation in operations):
             schemas.pop("HTTPValidationError", None)
             schemas.pop("ValidationError", None)
@@ -239,9 +241,3 @@ def _find_needed(names: set[str], schemas: Mapping[str, Any]) -> set[str]:
         found |= waiting
         waiting = {name for one in waiting for name in _find_references(schemas[one])} - found
     return found
-
-
-def _schemas_of_events() -> dict[str, Any]:
-    schema = TypeAdapter[Any](Event).json_schema(ref_template=_REF + "{model}")
-    parts: dict[str, Any] = schema.pop("$defs")
-    return {**parts, "Event": {"description": "One event of a chat; fields with defaults may be left out.", **schema}}

@@ -108,7 +108,9 @@ def _at(body: Any, place: Sequence[str], messages: Sequence[Message]) -> list[Re
     for node in reversed(around[1:]):
         if found := list(_with_content(node, messages)):
             before = around[0][: int(place[1])]
-            return _of_one_message(found, sum(not _content(node).isdisjoint(_texts(item)) for item in before), messages)
+            return _of_one_message(
+                found, sum(not {*_texts(node)}.isdisjoint(_texts(item)) for item in before), messages
+            )
     return []
 
 
@@ -121,17 +123,13 @@ def _of_one_message(found: list[RefusedPart], before: int, messages: Sequence[Me
     return [at for at in found if at.message_id == ids[min(before, len(ids) - 1)]]
 
 
-def _content(node: Any) -> set[str]:
-    return set(_texts(node))
-
-
 def _key_of(node: dict[str, Any], step: str) -> str | None:
     spellings = (step, re.sub(r"_(\w)", lambda match: match[1].upper(), step))
     return next((one for one in spellings if one in node), None)
 
 
 def _with_content(node: Any, messages: Sequence[Message]) -> Iterator[RefusedPart]:
-    content = _content(node)
+    content = {*_texts(node)}
     calls, results = set(_ids(node, of_results=False)), set(_ids(node, of_results=True))
     for message in messages:
         whole = message.text in content

@@ -150,7 +150,8 @@ async def _valid_events(source: EventFeed, chat_id: str, after: int, *, hold_bac
             if isinstance(event, MessageEvent) and event.message.imported:  # the last turn, the only one here
                 event = replace(event, message=replace(event.message, imported=False))  # noqa: PLW2901
             if isinstance(event, AttemptDiscardedEvent):
-                held = [one for one in held if not _is_part_of(one, event)]
+                discarded = (event.step, event.attempt)
+                held = [one for one in held if not isinstance(one, PartEvent) or (one.step, one.attempt) != discarded]
             is_old_part = hold_back and isinstance(event, PartEvent) and event.seq <= newest
             if is_old_part or (held and isinstance(event, StatusEvent | RetryEvent)):
                 held.append(event)
@@ -160,10 +161,6 @@ async def _valid_events(source: EventFeed, chat_id: str, after: int, *, hold_bac
             held.clear()
     for one in held:
         yield one
-
-
-def _is_part_of(event: Event, discarded: AttemptDiscardedEvent) -> bool:
-    return isinstance(event, PartEvent) and (event.step, event.attempt) == (discarded.step, discarded.attempt)
 
 
 _CUTS: Final[Mapping[type[TurnwiseError], str]] = {
