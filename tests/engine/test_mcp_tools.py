@@ -42,8 +42,7 @@ from tests.engine.mcp_sessions import OFFERED, Answer, serving_sessions
 
 from support.engines import OpenChat
 from support.events import events_of, seen
-from support.runtimes import tool_context
-from turnwise import Engine, FilePart, InvalidArgument, SettingsError, Tool
+from turnwise import Engine, FilePart, InvalidArgument, SettingsError, Tool, ToolContext
 from turnwise.engine.mcp import MCPAnswerLost, MCPToolFailed, MCPTools, MCPUnreachable
 from turnwise.providers.scripted import Call, Reply
 from turnwise.states.events import ToolProgressEvent
@@ -75,7 +74,7 @@ def offered(name: str = "give", **more: Any) -> mcp.types.Tool:
 
 async def output_of(tool: Tool, report: Callable[[Any], None] = lambda _: None, **arguments: Any) -> Any:
     """Run a tool as the engine does; return its result."""
-    context = tool_context(report=report)
+    context = ToolContext.for_tests(report=report)
     assert tool.context_parameter is not None
     return await tool.run(**{tool.context_parameter: context}, **arguments)
 

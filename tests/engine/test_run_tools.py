@@ -12,7 +12,6 @@ import pytest
 from support.engines import MakeModel, OpenChat, OpenEngine
 from support.latches import Gate, Latch
 from support.life import local
-from support.runtimes import A_CHAT, tool_context
 from turnwise import ClientTool, Engine, ModelError, Observer, RetryPolicy, Settings, ToolContext, ToolRun, tool
 from turnwise.engine.jobs.running_calls import RunningCall, RunningCalls, ToolEnvironment
 from turnwise.engine.tools.toolbox import failed
@@ -287,11 +286,12 @@ async def test_call_with_erased_arguments_does_not_run(
 
 
 def context(call_id: str = "a") -> ToolContext:
-    return tool_context(call_id=call_id)
+    return ToolContext.for_tests(call_id=call_id)
 
 
 def running(*call_ids: str) -> RunningCalls:
-    return RunningCalls(ToolEnvironment(A_CHAT, None), {call_id: RunningCall(context(call_id)) for call_id in call_ids})
+    chat = ToolContext.for_tests().chat
+    return RunningCalls(ToolEnvironment(chat, None), {call_id: RunningCall(context(call_id)) for call_id in call_ids})
 
 
 def fatal(call: ToolCall, error: FatalToolError) -> CallOutcome:

@@ -24,7 +24,6 @@ from pydantic import BaseModel, SecretStr
 
 from support.engines import OpenChat
 from support.events import events_of
-from support.runtimes import tool_context
 from turnwise import (
     ClientTool,
     CompactionPolicy,
@@ -82,7 +81,7 @@ def facts(*client_tools: ClientTool) -> Facts:
 
 
 def context(**fields: Any) -> ToolContext:
-    return tool_context(**{"chat_id": "chat", "call_id": "c", **fields})
+    return ToolContext.for_tests(**{"call_id": "c", **fields})
 
 
 def named(toolbox: Toolbox, *client_tools: ClientTool) -> list[tuple[str, str]]:

@@ -3,34 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 from turnwise import Settings
 from turnwise.engine.agents.agent import Agent
 from turnwise.engine.agents.agents import Agents
 from turnwise.engine.blobs.files import Files
-from turnwise.engine.config.results import chat_of
 from turnwise.engine.isolation.clock import Clock
 from turnwise.engine.isolation.tasks import Tasks
 from turnwise.engine.prompt.hooks import Hooks
 from turnwise.engine.subscriptions.broadcast import Broadcaster
-from turnwise.engine.tools.context import ToolContext
 from turnwise.engine.transactions.chat_writer import ChatWriter
 from turnwise.engine.transactions.runtime import Runtime
 from turnwise.persistence.protocol import ChatStore
 from turnwise.providers.scripted import ScriptedModel
-from turnwise.states.facts import Facts, Profile
-
-A_CHAT = chat_of(Facts(chat_id="c", profile=Profile(created_at=datetime(2026, 1, 1, tzinfo=UTC))))
-
-
-def tool_context(**fields: Any) -> ToolContext[Any]:
-    """Return the context of a tool call, by default the first call of an empty chat."""
-    defaults: dict[str, Any] = {"chat_id": "c", "call_id": "x", "step": 1, "attempt": 1, "idempotency_key": "k"}
-    return ToolContext(
-        **{**defaults, "report": lambda _progress: None, "chat": A_CHAT, "deps": None, "put_file": None, **fields}
-    )
 
 
 def only_agent(
