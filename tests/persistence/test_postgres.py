@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
 import anyio
 import asyncpg
 import pytest
+from tests.persistence.conftest import OpenStore
 from tests.persistence.poisoned_chat import look
 
 from support.exploring import few
@@ -22,8 +22,6 @@ from turnwise.states.names import ChatState
 from turnwise.states.triggers import ClearContext, Renamed
 from turnwise.testing.conformance import plans
 from turnwise.testing.conformance.plans import contents, part
-
-OpenStore = Callable[..., Awaitable[PostgresStore]]
 
 
 def rename(title: str) -> plans.Plan:

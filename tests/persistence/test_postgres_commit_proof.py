@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import asyncpg
 import pytest
+from tests.persistence.conftest import OpenStore
 
 from turnwise.persistence.audit.verify import verify_records
 from turnwise.persistence.postgres.store import PostgresStore
@@ -18,14 +19,9 @@ from turnwise.testing.conformance.plans import part
 
 
 @pytest.fixture
-async def stores(postgres_url: str) -> AsyncIterator[tuple[PostgresStore, PostgresStore]]:
+async def stores(open_store: OpenStore) -> tuple[PostgresStore, PostgresStore]:
     """Return the stores of two processes."""
-    one, other = PostgresStore(postgres_url), PostgresStore(postgres_url)
-    await one.open()
-    await other.open()
-    yield one, other
-    await one.close()
-    await other.close()
+    return await open_store(), await open_store()
 
 
 def rename(title: str) -> plans.Plan:

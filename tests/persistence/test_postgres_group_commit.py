@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import anyio
@@ -27,14 +27,11 @@ CHATS = [f"chat-{number}" for number in range(20)]
 
 
 @pytest.fixture
-async def store(postgres_url: str) -> AsyncIterator[PostgresStore]:
-    store = PostgresStore(postgres_url)
-    await store.open()
+async def store(store: PostgresStore) -> PostgresStore:
     async with anyio.create_task_group() as tasks:
         for chat_id in CHATS:
             tasks.start_soon(plans.created, store, chat_id, plans.send("hello"), plans.claim())
-    yield store
-    await store.close()
+    return store
 
 
 @pytest.fixture
@@ -251,6 +248,20 @@ class Failing:
         raise self.error
 
 
+async def performed(failing: Failing, expected: type[Exception], *, reads: bool = False) -> list[str]:
+    """Add one item, which must fail as expected; return it as often as it was performed."""
+    seen: list[str] = []
+
+    async def perform(_connection: Any, items: Sequence[str]) -> Sequence[str]:
+        seen.extend(items)
+        return items
+
+    batches: StatementBatches[str, str] = StatementBatches(failing, perform, reads=reads)  # type: ignore[arg-type]
+    with pytest.raises(expected):
+        await batches.add("item")
+    return seen
+
+
 @pytest.mark.parametrize(
     ("calls", "error", "expected"),
     [
@@ -265,16 +276,7 @@ async def test_only_unsent_items_report_nothing_written(
     calls: int, error: Exception, expected: type[Exception]
 ) -> None:
     """Sent items are not sent again: their first statement may have been committed."""
-    performed: list[str] = []
-
-    async def perform(_connection: Any, items: Sequence[str]) -> Sequence[str]:
-        performed.extend(items)
-        return items
-
-    batches: StatementBatches[str, str] = StatementBatches(Failing(calls, error), perform)  # type: ignore[arg-type]
-    with pytest.raises(expected):
-        await batches.add("item")
-    assert performed == ["item"] * min(calls, 1)
+    assert await performed(Failing(calls, error), expected) == ["item"] * min(calls, 1)
 
 
 @pytest.mark.parametrize(
@@ -282,16 +284,7 @@ async def test_only_unsent_items_report_nothing_written(
 )
 async def test_questions_are_sent_again(error: Exception, expected: type[Exception]) -> None:
     """After a refusal each caller's read is sent alone; an unreachable server is reported to all of them."""
-    performed: list[str] = []
-
-    async def perform(_connection: Any, items: Sequence[str]) -> Sequence[str]:
-        performed.extend(items)
-        return items
-
-    batches: StatementBatches[str, str] = StatementBatches(Failing(2, error), perform, reads=True)  # type: ignore[arg-type]
-    with pytest.raises(expected):
-        await batches.add("item")
-    assert performed == ["item", "item"]
+    assert await performed(Failing(2, error), expected, reads=True) == ["item", "item"]
 
 
 # Batches, and cancellations of their task

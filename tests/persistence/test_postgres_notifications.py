@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import anyio
 import asyncpg
 import pytest
+from tests.persistence.conftest import OpenStore
 
 from turnwise.persistence.postgres import notifications
 from turnwise.persistence.postgres.liveness import Liveness
@@ -24,14 +24,9 @@ NEVER = 3600
 
 
 @pytest.fixture
-async def stores(postgres_url: str) -> AsyncIterator[tuple[PostgresStore, PostgresStore]]:
+async def stores(open_store: OpenStore) -> tuple[PostgresStore, PostgresStore]:
     """Return two stores of one database, as two processes would have them, that never poll."""
-    async with AsyncExitStack() as stack:
-        pair = PostgresStore(postgres_url, poll_interval=NEVER), PostgresStore(postgres_url, poll_interval=NEVER)
-        for store in pair:
-            await store.open()
-            stack.push_async_callback(store.close)
-        yield pair
+    return await open_store(poll_interval=NEVER), await open_store(poll_interval=NEVER)
 
 
 RENAME = plans.plan(plans.move(Renamed(title="other")))

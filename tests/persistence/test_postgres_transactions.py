@@ -9,6 +9,7 @@ from typing import Any
 import anyio
 import asyncpg
 import pytest
+from tests.persistence.conftest import OpenStore
 
 from turnwise.persistence.audit.verify import verify_records
 from turnwise.persistence.postgres.store import PostgresStore
@@ -31,7 +32,6 @@ async def blocked(beside: asyncpg.Connection) -> None:
             await anyio.lowlevel.checkpoint()
 
 
-OpenStore = Callable[..., Awaitable[PostgresStore]]
 COMMIT, APPEND_EVENTS, READ = "-- name: commit", "-- name: append_events", "-- name: facts"
 RUNNING = (plans.send("hello"), plans.claim())
 
