@@ -8,7 +8,7 @@ import anyio
 import httpx
 import pytest
 
-from support.served import Served, served, stream_of
+from support.served import Served, created, served, stream_of
 from turnwise import Agent, Engine, ModelError, ModelPart, Settings, Usage, delegate
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.service import ServiceSettings
@@ -144,10 +144,6 @@ async def test_deleted_chat_looks_unknown(demo: Served, ada: httpx.AsyncClient) 
         gone = await operator.get(f"/chats/{chat}")
     assert beside[0].text.replace(chat, never) == beside[1].text
     assert gone.json()["type"].endswith("chat-deleted")
-
-
-async def created(client: httpx.AsyncClient, **fields: Any) -> str:
-    return str((await client.post("/chats", json=fields)).json()["id"])
 
 
 async def test_names_inject_no_headers(demo: Served) -> None:

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from support.gated_model import PacedModel
-from support.served import Served, served, stream_of, streaming
+from support.served import Served, answered, created, served, stream_of, streaming
 from turnwise import Agent, Engine, Settings, tool
 from turnwise.diagrams import path, slide, sticker, svg, timeline
 from turnwise.http_problems import InvalidRequest
@@ -16,19 +16,6 @@ from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.service.routes.preconditions import parse_version
 
 PICK = {"name": "pick_date", "description": "Ask for a date.", "input_schema": {"type": "object"}}
-
-
-async def created(client: httpx.AsyncClient, **body: Any) -> str:
-    answer = await client.post("/chats", json=body)
-    assert answer.status_code == 201, answer.text
-    return str(answer.json()["id"])
-
-
-async def answered(client: httpx.AsyncClient, chat_id: str, content: str) -> dict[str, Any]:
-    sent = await client.post(f"/chats/{chat_id}/messages", json={"content": content})
-    assert sent.status_code == 202, sent.text
-    await stream_of(client, chat_id, after=sent.json()["seq"], until_rest=True)
-    return dict(sent.json())
 
 
 async def ids(client: httpx.AsyncClient, **query: Any) -> list[str]:

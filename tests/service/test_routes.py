@@ -8,7 +8,7 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from support.served import GENEROUS, Served, served, stream_of
+from support.served import GENEROUS, Served, answered, created, served, stream_of
 from support.sql_by_hand import poison_facts
 from turnwise import Engine
 from turnwise.client import Client
@@ -20,19 +20,6 @@ from turnwise.service.routes.table import ROUTES
 
 PICK = {"name": "pick_date", "description": "Ask for a date.", "input_schema": {"type": "object"}}
 RESULT = {"call_id": "c", "output": 7}
-
-
-async def create(client: httpx.AsyncClient, **body: Any) -> dict[str, Any]:
-    answer = await client.post("/chats", json=body)
-    assert answer.status_code == 201, answer.text
-    return dict(answer.json())
-
-
-async def asked(client: httpx.AsyncClient, chat_id: str, content: Any) -> list[dict[str, Any]]:
-    sent = await client.post(f"/chats/{chat_id}/messages", json={"content": content})
-    assert sent.status_code == 202, sent.text
-    await stream_of(client, chat_id, after=sent.json()["seq"], until_rest=True)
-    return list((await client.get(f"/chats/{chat_id}/messages")).json())
 
 
 @pytest.mark.parametrize(
@@ -47,15 +34,15 @@ async def asked(client: httpx.AsyncClient, chat_id: str, content: Any) -> list[d
 async def test_bodies_are_strict(
     ada: httpx.AsyncClient, method: str, path: str, body: dict[str, Any], field: str
 ) -> None:
-    chat = await create(ada)
-    refused = await ada.request(method, path.format(chat["id"]), json=body)
+    chat = await created(ada)
+    refused = await ada.request(method, path.format(chat), json=body)
     assert refused.status_code == 400
     assert [problem["field"] for problem in refused.json()["problems"]] == [f"body.{field}"]
 
 
 async def test_empty_idempotency_key_is_refused(ada: httpx.AsyncClient) -> None:
     """All senders with an unset key would share one chat."""
-    chat = f"/chats/{(await create(ada))['id']}"
+    chat = f"/chats/{await created(ada)}"
     for path, body in (("/chats", {}), (f"{chat}/messages", {"content": "Hi!"}), (f"{chat}/ask", {"content": "Hi!"})):
         refused = await ada.post(path, json=body, headers={"Idempotency-Key": ""})
         assert refused.status_code == 400
@@ -66,13 +53,13 @@ async def test_empty_idempotency_key_is_refused(ada: httpx.AsyncClient) -> None:
 async def test_ask_answers_now_or_on_retry_with_its_key() -> None:
     model = ScriptedModel([Reply("Friday.", first_delay=1, usage=(3, 4))])
     async with served(Engine("sqlite://", model=model)) as service, service.client() as ada:
-        chat = await create(ada)
-        path, key = f"/chats/{chat['id']}/ask", {"Idempotency-Key": "q1"}
+        chat = await created(ada)
+        path, key = f"/chats/{chat}/ask", {"Idempotency-Key": "q1"}
         early = await ada.post(path, params={"within": 0}, json={"content": "When?"}, headers=key)
         answer = await ada.post(path, json={"content": "When?"}, headers=key)
         again = await ada.post(path, params={"within": 0}, json={"content": "When?"}, headers=key)
         keyless = await ada.post(path, json={"content": "When?"})
-        messages = (await ada.get(f"/chats/{chat['id']}/messages")).json()
+        messages = (await ada.get(f"/chats/{chat}/messages")).json()
 
     assert (early.status_code, early.json()["message_id"]) == (202, messages[0]["id"])
     assert (answer.status_code, answer.json()["text"], answer.json()["stop_reason"]) == (200, "Friday.", "end_turn")
@@ -83,11 +70,11 @@ async def test_ask_answers_now_or_on_retry_with_its_key() -> None:
 
 
 async def test_reports_for_operators_and_auditors(demo: Served, ada: httpx.AsyncClient) -> None:
-    chat = await create(ada)
-    await asked(ada, chat["id"], "Hello!")
-    path = f"/chats/{chat['id']}"
+    chat = await created(ada)
+    await answered(ada, chat, "Hello!")
+    path = f"/chats/{chat}"
     await ada.post(f"{path}/compact")
-    await stream_of(ada, chat["id"], until_rest=True)
+    await stream_of(ada, chat, until_rest=True)
     async with demo.client("operator") as operator, demo.client("auditor") as auditor:
         folded = [await who.get(f"{path}/compactions") for who in (operator, auditor, ada)]
         repaired = [await who.post(f"{path}/repair") for who in (operator, auditor, ada)]
@@ -150,10 +137,10 @@ async def test_foreign_chat_is_indistinguishable_from_none() -> None:
         service.client() as ada,
         service.client("bob") as bob,
     ):
-        chat = await create(ada, title="private")
+        chat = await created(ada, title="private")
         for row in ROUTES:
             name, answers = f"{row.method} {row.path}", []
-            for chat_id in (chat["id"], f"c{'0' * 25}"):
+            for chat_id in (chat, f"c{'0' * 25}"):
                 names = {"chat_id": chat_id, "message_id": "m1", "queued_id": "m1", "id": "s1", "digest": "0" * 64}
                 path = row.path.format(**names, thread_id="tab-1", name="c")
                 body = bodies.get(name, {} if row.method in ("POST", "PATCH") and "/files" not in path else None)
@@ -175,18 +162,18 @@ async def test_long_lists_come_in_pages(monkeypatch: pytest.MonkeyPatch) -> None
         service.client() as ada,
         Client(service.url, token="ada-token") as client,  # noqa: S106 - of a service of the test's own
     ):
-        chat = await create(ada, metadata={"kind": "x" * 900})
-        await create(ada, metadata={"kind": "y" * 900})
-        await create(ada, metadata={"kind": "z" * 900})
+        chat = await created(ada, metadata={"kind": "x" * 900})
+        await created(ada, metadata={"kind": "y" * 900})
+        await created(ada, metadata={"kind": "z" * 900})
         for text in "abcd":
-            await client.ask(chat["id"], text * 400)
+            await client.ask(chat, text * 400)
         for what in ("messages", "audit", "usage"):
-            answer = await ada.get(f"/chats/{chat['id']}/{what}")
+            answer = await ada.get(f"/chats/{chat}/{what}")
             assert len(answer.content) < 4_000, what
             assert (answer.links["next"]["rel"] == "next") if what != "usage" else "next" not in answer.links
-        whole = await service.engine.messages(chat["id"])
-        assert [one.id for one in await client.messages(chat["id"])] == [one.id for one in whole]
-        assert len(await client.audit(chat["id"])) == (await client.get_chat(chat["id"])).version
+        whole = await service.engine.messages(chat)
+        assert [one.id for one in await client.messages(chat)] == [one.id for one in whole]
+        assert len(await client.audit(chat)) == (await client.get_chat(chat)).version
         first = (await ada.get("/chats")).json()
         assert (len(first["items"]), first["next"] is None) == (2, False)
         assert len((await client.list_chats()).items) == 3
@@ -296,8 +283,8 @@ async def test_changing_routes_log_the_actor(tmp_path: Path) -> None:
     engine = Engine(f"sqlite:///{path}", model=ScriptedModel(REPLIES))
     async with served(engine) as service, service.client("operator") as operator:
         story = Story(operator)
-        created = await story.ask("POST /chats", "create", json={"owner": "ada", "client_tools": [PICK]})
-        story.id = created["id"]
+        chat = await story.ask("POST /chats", "create", json={"owner": "ada", "client_tools": [PICK]})
+        story.id = chat["id"]
         await story.ask(f"PATCH {CHAT}", "renamed", json={"title": "A table"})
         await story.ask(f"PATCH {CHAT}", "metadata_changed", json={"metadata": {"tier": "gold"}})
         for trigger, request in (("schedule", {"json": YEARLY}), ("unschedule", {"id": "yearly"})):

@@ -136,6 +136,22 @@ async def answer_to(listener: socket.socket, sent: bytes, then: bytes = b"") -> 
     return answer
 
 
+@asynccontextmanager
+async def beside_a_stream(settings: ServiceSettings) -> AsyncIterator[socket.socket]:
+    """Serve until the block ends; an open stream of a chat must last as long."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        async with serving(listener, settings=settings) as client, asyncio.timeout(120):
+            chat = (await client.post("/chats", json={})).json()["id"]
+            async with client.stream("GET", f"/chats/{chat}/events") as stream:
+                lines = stream.aiter_lines()
+                await anext(lines)
+                yield listener
+                await client.post(f"/chats/{chat}/messages", json={"content": "hi"})
+                while await anext(lines) != "event: turn_finished":
+                    pass
+            signal.raise_signal(signal.SIGTERM)
+
+
 @pytest.mark.parametrize(
     ("sent", "then"),
     [(b"", b""), (b"GET / HTTP/1.1\r\nHost:", b""), (b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", b"GET /")],
@@ -143,35 +159,16 @@ async def answer_to(listener: socket.socket, sent: bytes, then: bytes = b"") -> 
 )
 async def test_headers_have_a_deadline(sent: bytes, then: bytes) -> None:
     """The deadline applies to the first request on a connection and to later ones, but not to open streams."""
-    settings = ServiceSettings(header_timeout=1)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        async with serving(listener, settings=settings) as client, asyncio.timeout(120):
-            chat = (await client.post("/chats", json={})).json()["id"]
-            async with client.stream("GET", f"/chats/{chat}/events") as stream:
-                lines = stream.aiter_lines()
-                assert (await answer_to(listener, sent, then)).count(b"HTTP/1.1 200") == sent.count(b"healthz")
-                await client.post(f"/chats/{chat}/messages", json={"content": "hi"})
-                while await anext(lines) != "event: turn_finished":
-                    pass
-            signal.raise_signal(signal.SIGTERM)
+    async with beside_a_stream(ServiceSettings(header_timeout=1)) as listener:
+        assert (await answer_to(listener, sent, then)).count(b"HTTP/1.1 200") == sent.count(b"healthz")
 
 
 async def test_oldest_unauthenticated_connection_is_closed() -> None:
-    settings = ServiceSettings(anonymous_connections=2, header_timeout=60)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        async with serving(listener, settings=settings) as client, asyncio.timeout(120):
-            chat = (await client.post("/chats", json={})).json()["id"]
-            async with client.stream("GET", f"/chats/{chat}/events") as stream:
-                lines = stream.aiter_lines()
-                await anext(lines)
-                others = [asyncio.create_task(answer_to(listener, b"GET")) for _ in range(9)]
-                closed, _ = await asyncio.wait(others, return_when=asyncio.FIRST_COMPLETED)
-                await client.post(f"/chats/{chat}/messages", json={"content": "hi"})
-                while await anext(lines) != "event: turn_finished":
-                    pass
-            assert closed
-            signal.raise_signal(signal.SIGTERM)
-            await asyncio.wait(others)
+    async with beside_a_stream(ServiceSettings(anonymous_connections=2, header_timeout=60)) as listener:
+        others = [asyncio.create_task(answer_to(listener, b"GET")) for _ in range(9)]
+        closed, _ = await asyncio.wait(others, return_when=asyncio.FIRST_COMPLETED)
+    assert closed
+    await asyncio.wait(others)
 
 
 async def test_kernel_ends_connections_of_vanished_clients(monkeypatch: pytest.MonkeyPatch) -> None:

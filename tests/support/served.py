@@ -137,6 +137,20 @@ async def stream_of(client: httpx.AsyncClient, chat_id: str, **query: Any) -> li
         return [event async for event in events]
 
 
+async def created(client: httpx.AsyncClient, **body: Any) -> str:
+    answer = await client.post("/chats", json=body)
+    assert answer.status_code == 201, answer.text
+    return str(answer.json()["id"])
+
+
+async def answered(client: httpx.AsyncClient, chat_id: str, content: Any) -> dict[str, Any]:
+    """Send a message and wait until the chat rests; return the receipt."""
+    sent = await client.post(f"/chats/{chat_id}/messages", json={"content": content})
+    assert sent.status_code == 202, sent.text
+    await stream_of(client, chat_id, after=sent.json()["seq"], until_rest=True)
+    return dict(sent.json())
+
+
 @contextmanager
 def served_beside(engine: Callable[[], Engine], *, settings: ServiceSettings = GENEROUS) -> Iterator[str]:
     """Serve an engine in a thread of its own, for tests that block, and yield the address.
