@@ -85,9 +85,10 @@ class RouteSpec(NamedTuple):
     @property
     def tag(self) -> str:
         """The part of the API that it belongs to."""
-        function = self.endpoint if self.command is None else self.command.function
-        module = function.__module__.rpartition(".")[2]
-        return "chats" if module == "management" else module
+        if self.command is None:
+            return self.endpoint.__module__.rpartition(".")[2]
+        group = self.command.function.__qualname__.partition(".")[0]
+        return "chats" if group == "ChatManagement" else group.lower()
 
     @property
     def meaning(self) -> str:
