@@ -1,6 +1,7 @@
 """`turnwise demo` works from any folder."""
 
 import json
+import signal
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from cli.look import colours
-from support.terminal import Finished, Terminal
+from support.terminal import Finished, Keyboard, Terminal
 from turnwise.cli.demo import command
 from turnwise.cli.demo.cast import FILES, MOST_READ, PACKAGE, DemoFailed, Presenter
 
@@ -82,3 +83,13 @@ def test_hanging_demo_is_ended(terminal: Terminal, monkeypatch: pytest.MonkeyPat
     done = terminal.run("demo", "--fast")
     assert done.code == 1
     assert "promised was that every turn comes to rest, but this one did not within 0 seconds." in done.words
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_signal_shows_the_cursor_again(terminal: Terminal, number: signal.Signals) -> None:
+    """The line under way hides it; a shell would not show it again."""
+    with Keyboard(terminal, ("demo",)) as keyboard:
+        keyboard.see("\x1b[?25l")
+        keyboard.process.send_signal(number)
+        keyboard.see("\x1b[?25h")
+        assert keyboard.process.wait() == 128 + number

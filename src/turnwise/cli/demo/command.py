@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import signal
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -42,7 +44,23 @@ def demo(
     """Watch one chat live: tools, a client's turn, an interrupt, a compaction, kill -9 - each claim checked."""
     out.mkdir(parents=True, exist_ok=True)
     scene = Scene(out)
-    anyio.run(_play, scene, 0.0 if fast or not console.is_terminal else PACE)
+    if received := anyio.run(_play_until_signal, scene, 0.0 if fast or not console.is_terminal else PACE):
+        raise typer.Exit(128 + received[0])
+
+
+async def _play_until_signal(scene: Scene, pace: float) -> list[int]:
+    """Play; SIGTERM and SIGHUP end it in order, so that the cursor is shown again. Return those that came."""
+    received: list[int] = []
+    with anyio.CancelScope() as playing:
+
+        def stop(number: int) -> None:
+            received.append(number)
+            playing.cancel()
+
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            asyncio.get_running_loop().add_signal_handler(number, stop, number)
+        await _play(scene, pace)
+    return received
 
 
 async def _play(scene: Scene, pace: float) -> None:
