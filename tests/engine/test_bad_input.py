@@ -68,6 +68,20 @@ async def test_blank_or_unstorable_content_is_refused(open_chat: OpenChat, conte
                 await engine.edit_message(chat.id, sent.id, content)
 
 
+async def test_deep_value_for_a_word_is_refused(open_chat: OpenChat) -> None:
+    """An enumeration's own error would hold the whole value, and fail to."""
+    deep: Any = "waiting"
+    for _ in range(5_000):
+        deep = [deep]
+    async with open_chat([]) as (engine, chat, _):
+        with pytest.raises(InvalidArgument, match=r"state: must be one of 'waiting', .*; it was a value of type list"):
+            await engine.list_chats(state=deep)
+        with pytest.raises(
+            InvalidArgument, match=r"until\[0\]: must be one of 'waiting', .*; it was a value of type list"
+        ):
+            await engine.wait(chat.id, until=deep)
+
+
 async def test_illegal_transition_names_allowed_triggers(open_chat: OpenChat) -> None:
     async with open_chat([]) as (engine, chat, _), untouched(engine, chat.id):
         for act, trigger in ((engine.interrupt, "interrupt"), (engine.resume, "resume")):

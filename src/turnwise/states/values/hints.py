@@ -11,7 +11,17 @@ from functools import cache
 from math import inf, isnan
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
-from pydantic import AfterValidator, ConfigDict, Field, InstanceOf, PlainValidator, SkipValidation, Strict, TypeAdapter
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    InstanceOf,
+    PlainValidator,
+    SkipValidation,
+    Strict,
+    TypeAdapter,
+)
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, ValidationError, core_schema
 from typing_extensions import get_protocol_members, is_protocol, is_typeddict
@@ -114,13 +124,24 @@ def _class(cls: type) -> Any:
     if is_protocol(cls):
         return Annotated[Any, AfterValidator(_member_check(cls))]
     if issubclass(cls, Enum) and issubclass(cls, str):
-        return Annotated[cls, Strict(strict=False)]
+        return Annotated[cls, Strict(strict=False), BeforeValidator(_word_check(cls))]
     return _instance(dict if is_typeddict(cls) else cls)
 
 
 def _instance(cls: type) -> Any:
     stands_for_nothing = issubclass(cls, Enum) and len(cls) == 1
     return Annotated[Any, _Instance(cls, "" if stands_for_nothing else _named(cls))]
+
+
+def _word_check(cls: type[Enum]) -> Validator:
+    """Refuse what is no text before the enumeration does: its error would hold the whole value, however deep."""
+
+    def fits(value: Any) -> Any:
+        if isinstance(value, str):
+            return value
+        raise Misfit(f"must be one of {', '.join(repr(one.value) for one in cls)}; it was {shown(value)}")
+
+    return fits
 
 
 def _member_check(cls: type) -> Validator:
