@@ -11,7 +11,7 @@ from tests.persistence.conftest import OpenStore
 from tests.persistence.poisoned_chat import look
 
 from support.exploring import few
-from turnwise import ChatUnreadable, Engine
+from turnwise import ChatUnreadable, Engine, Settings
 from turnwise.persistence.audit.verify import verify_records
 from turnwise.persistence.postgres import pool
 from turnwise.persistence.postgres.database import prompts
@@ -129,6 +129,18 @@ POISONS = {
     "receipts.body": "UPDATE receipts SET body = 'null' WHERE chat = 1",
     "usage.body": "UPDATE usage SET body = '7' WHERE chat = 1",
 }
+
+
+async def test_contradicting_owner_raises_a_typed_error(postgres_url: str, beside: asyncpg.Connection) -> None:
+    """The column names no owner with a budget, the chat's profile does: no commit ever fits."""
+    async with Engine(postgres_url, model=ScriptedModel(()), settings=Settings(run_worker=False)) as engine:
+        await engine.set_budget(owner="ann", tokens=9, per="day")
+        chat = await engine.create_chat(owner="ann")
+        await beside.execute("UPDATE chats SET owner = 'bob'")
+        with pytest.raises(StoreError, match=r"contradicts itself.*nothing was written"):
+            await engine.rename(chat.id, "a title")
+        (found,) = [diagnosis async for diagnosis in engine.diagnose()]
+        assert (found.chat_id, {issue.column for issue in found.issues}) == (chat.id, {"chats.owner"})
 
 
 @pytest.mark.parametrize("column", few(POISONS, 3))

@@ -162,8 +162,17 @@ class Commits:
         return commit.committed
 
 
-class SerializationConflict(Exception):
-    """The chat has changed since it was read; nothing was written."""
+class SerializationConflict(StoreError):
+    """The chat has changed since it was read; nothing was written.
+
+    Callers try again. It reaches a user if it is raised again although the chat is locked.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the chat changed whenever it was to be stored, or its row contradicts itself, as `turnwise doctor` "
+            "then says; nothing was written"
+        )
 
 
 async def find_stored(connection: asyncpg.Connection, unconfirmed: list[Commit]) -> list[Committed]:
