@@ -187,6 +187,7 @@ WRONG: dict[str, tuple[Any, str, str]] = {
     "no parts": ([HI, message("assistant")], "history[1].parts", "must say something"),
     "blank": ([message("user", {**TEXT, "text": " "})], "history[0]", ".*it was empty"),
     "source": ([message("user", SourcePart(url="https://a.example"))], "history[0].parts", "must not hold a source"),
+    "script": ([HI, message("assistant", SourcePart(url="javascript:x"))], "history[1].parts", ".*address of the web"),
     "no file": ([HI, message("assistant", NO_FILE)], "history[1].parts", ".*base64"),
     "no attachment": ([HI, ASKS, answer("a", attachments=[NO_FILE])], "history[2].parts", ".*base64"),
     "stored file": ([message("user", STORED)], "history[0].parts", "must not refer to a file.*or fork that chat"),

@@ -216,7 +216,7 @@ wholes: st.SearchStrategy[Part] = st.one_of(
     st.builds(ToolCallPart, call_id=st.just(""), name=words, arguments=arguments),
     st.builds(
         SourcePart,
-        url=words,
+        url=words.map("https://a.example/{}".format),
         title=st.none() | words,
         id=st.none() | words,
         source_type=st.sampled_from(["url", "document"]),
@@ -282,6 +282,22 @@ def streams(draw: st.DrawFn) -> tuple[list[Part], list[ModelPart]]:
 def test_chunking_does_not_change_the_reply(stream: tuple[list[Part], list[ModelPart]]) -> None:
     whole, streamed = stream
     assert join(streamed) == ModelReply(tuple(whole), FINISH)
+
+
+@pytest.mark.parametrize(
+    "url", ["javascript:alert(1)", " java\nscript:alert(1)", "file:///etc/passwd", "data:text/html"]
+)
+def test_address_that_no_page_may_link_is_a_title(url: str) -> None:
+    """A page links sources and files of a reply: what a search has found may be a script."""
+    unsafe = [ModelPart("source", url=url), ModelPart("file", url=url, media_type="a/b", name="n")]
+    source, file = join([*unsafe, FINISH]).parts
+    assert source == SourcePart(title=url, source_type="document")
+    assert file == SourcePart(title="n", source_type="document")
+
+
+def test_data_url_of_a_reply_is_its_content() -> None:
+    (file,) = join([ModelPart("file", url="data:a/b;base64,aGk=", media_type="a/b"), FINISH]).parts
+    assert file == FilePart(media_type="a/b", data="aGk=")
 
 
 @given(streams(), st.data())

@@ -14,6 +14,7 @@ from turnwise.providers.argument_text import ARGUMENT_TEXT, whole
 from turnwise.providers.part_builders import CallBuilder, PartBuilder, WholeBuilder, WordsBuilder
 from turnwise.providers.protocol import ModelPart, ModelReply, PartType
 from turnwise.states.events import PartDelta, PartEvent
+from turnwise.states.files import content_in, has_unsafe_scheme
 from turnwise.states.messages import (
     FilePart,
     Part,
@@ -30,6 +31,8 @@ from turnwise.states.values.digests import as_json
 from turnwise.states.values.plain import DEEPEST, is_shallow, shown, type_name, well_formed, well_formed_json
 
 _TYPES: Final = get_args(PartType)
+_LONGEST_TITLE: Final = 200
+"""Characters of an address that stands for the title of a source."""
 
 
 def read_arguments(_name: str, arguments: str | Mapping[str, Any], _call_id: str) -> dict[str, Any]:
@@ -301,14 +304,20 @@ def _with_results_in_place(parts: Iterable[Part]) -> tuple[Part, ...]:
 
 
 def _whole(part: ModelPart) -> SourcePart | FilePart:
-    metadata, url, name = _merged(None, part.metadata), _text(part.url), _text(part.name)
-    if part.type == "source":
-        kind = part.source_type or "url"
-        return SourcePart(
-            url=url or "", title=_text(part.title), id=_text(part.id), source_type=kind, metadata=metadata
-        )
-    media_type = _text(part.media_type) or "application/octet-stream"
-    return FilePart(media_type=media_type, data=_text(part.data), url=url, name=name, metadata=metadata)
+    """Return a source or a file. What has an address that no page may link is a source without one."""
+    metadata, url, name, title = _merged(None, part.metadata), _text(part.url), _text(part.name), _text(part.title)
+    data = _text(part.data)
+    if part.type == "file" and data is None and url is not None:
+        data = content_in(url)
+    is_unsafe = url is not None and has_unsafe_scheme(url)
+    if part.type == "file" and (data is not None or not is_unsafe):
+        media_type = _text(part.media_type) or "application/octet-stream"
+        return FilePart(media_type=media_type, data=data, url=None if is_unsafe else url, name=name, metadata=metadata)
+    if is_unsafe:
+        shown_as = (title or name or url or "")[:_LONGEST_TITLE]
+        return SourcePart(title=shown_as, id=_text(part.id), source_type="document", metadata=metadata)
+    kind = part.source_type or "url"
+    return SourcePart(url=url or "", title=title, id=_text(part.id), source_type=kind, metadata=metadata)
 
 
 def _text(given: str | None) -> str | None:

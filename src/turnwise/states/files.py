@@ -14,6 +14,10 @@ from turnwise.states.values.plain import shown, well_formed
 
 _MEDIA_TYPE: Final = re.compile(r"[A-Za-z0-9][\w.+-]*/[A-Za-z0-9*][\w.+-]*(\s*;.*)?", re.ASCII)
 _ADDRESS: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:\S+", re.ASCII)
+_SCHEMES: Final = ("https", "http", "gs", "s3")
+"""Of addresses from which providers fetch files."""
+_UNSEEN: Final = re.compile(r"[\x00-\x20]")
+"""Characters that browsers ignore before and in a scheme."""
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 
@@ -78,6 +82,8 @@ def fault_of_file(
         return "the data of a file must be base64 that is not empty; see FilePart.from_bytes"
     if url is not None and (not url or re.search(r"\s", url)):
         return f"the url of a file must be an address; it was {url[:80]!r}"
+    if url is not None and has_unsafe_scheme(url):
+        return f"the url of a file must be an address of {', '.join(_SCHEMES)}; it was {url[:80]!r}"
     return _fault_of_blob(blob, size)
 
 
@@ -133,6 +139,12 @@ def content_in(url: str) -> str | None:
     if not comma or not head.lower().startswith("data:"):
         return None
     return unquote(content) if head.lower().endswith(";base64") else b64encode(unquote_to_bytes(content)).decode()
+
+
+def has_unsafe_scheme(url: str) -> bool:
+    """Return whether a browser that opens the URL would run a script, read its own disk, or leave the web."""
+    scheme, colon, _ = _UNSEEN.sub("", url).partition(":")
+    return bool(colon) and not set(scheme) & set("/?#") and scheme.lower() not in _SCHEMES
 
 
 def is_address(url: str) -> bool:

@@ -11,7 +11,7 @@ from msgspec.structs import asdict, replace
 
 from turnwise.engine.prompt.history import GO_ON, is_blank
 from turnwise.states.errors import InvalidArgument, InvalidContent
-from turnwise.states.files import fault_of_file, fault_of_lines
+from turnwise.states.files import fault_of_file, fault_of_lines, has_unsafe_scheme
 from turnwise.states.messages import (
     Content,
     FilePart,
@@ -204,6 +204,8 @@ NO_REFERENCE: Final = (
 
 
 def _check_files(place: str, part: Part) -> None:
+    if isinstance(part, SourcePart) and has_unsafe_scheme(part.url):
+        refuse(place, "parts", f"the url of a source must be an address of the web; it was {part.url[:80]!r}")
     for file in files_in([part]):
         if file.blob is not None:
             refuse(place, "parts", NO_REFERENCE)
