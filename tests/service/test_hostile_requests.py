@@ -106,6 +106,15 @@ async def test_unreadable_body_is_a_problem(ada: httpx.AsyncClient, body: bytes)
     )
 
 
+@pytest.mark.parametrize("said", ["application/x-www-form-urlencoded", "text/plain", ""])
+async def test_body_that_is_not_called_json_names_the_header(ada: httpx.AsyncClient, said: str) -> None:
+    """`curl --data` calls every body a form."""
+    answer = await ada.post("/chats", content=b'{"title":"x"}', headers={"Content-Type": said})
+    (problem,) = answer.json()["problems"]
+    expected = {"field": "body", "problem": "must be JSON; send it with the header Content-Type: application/json"}
+    assert (answer.status_code, problem) == (400, expected)
+
+
 async def test_forged_event_number_is_refused(demo: Served, ada: httpx.AsyncClient) -> None:
     chat = (await ada.post("/chats", json={})).json()["id"]
     for number in ("-1", "9" * 30, "999", "abc", "1e3", "\xb2", "0x1", "NaN", ""):

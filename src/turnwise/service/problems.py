@@ -247,7 +247,13 @@ def _invalid(error: RequestValidationError) -> InvalidRequest:
     """Return the problems of a request, without the values: they may be private."""
     return InvalidRequest(
         [
-            {"field": ".".join(str(place) for place in one["loc"])[:_LONGEST], "problem": str(one["msg"])[:_LONGEST]}
+            {"field": ".".join(str(place) for place in one["loc"])[:_LONGEST], "problem": _problem_of(one)[:_LONGEST]}
             for one in error.errors()[:_MAX_MISTAKES]
         ]
     )
+
+
+def _problem_of(error: Mapping[str, Any]) -> str:
+    # FastAPI reads only what is said to be JSON; `curl --data` says that it is a form.
+    is_unread = error["loc"] == ("body",) and isinstance(error.get("input"), bytes)
+    return "must be JSON; send it with the header Content-Type: application/json" if is_unread else str(error["msg"])
