@@ -6,7 +6,7 @@ from pydantic_ai.models.wrapper import WrapperModel
 
 from turnwise.providers.from_name import model_named
 from turnwise.providers.pydantic_ai import PydanticAIModel
-from turnwise.providers.pydantic_ai.files import sendable_file
+from turnwise.providers.pydantic_ai.files import FileLimits, limits_of, sendable_file
 from turnwise.states.messages import FilePart
 
 KEYS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GOOGLE_API_KEY")
@@ -42,6 +42,31 @@ def test_each_provider_gets_only_media_types_that_it_takes(
     for kind in TYPES:
         assert (wrapped.refuses_file(kind, 1) is None) == (kind not in refused)
         assert wrapped.refuses_file(kind, 10**8) == model.refuses_file(kind, 10**8)
+
+
+@pytest.mark.parametrize(
+    ("name", "window", "limits", "largest"),
+    [
+        ("anthropic:claude-sonnet-4-5", None, FileLimits(8000, 100), 3_932_160),
+        ("anthropic:claude-sonnet-4-5", 200_000, FileLimits(8000, 100), 3_932_160),
+        ("anthropic:claude-sonnet-4-5", 200_001, FileLimits(8000, 600), 3_932_160),
+        ("google:gemini-2.5-flash", None, FileLimits(None, 1000), None),
+        ("openai:gpt-5", None, FileLimits(None, None), None),
+    ],
+)
+def test_limits_of_files_are_exact(
+    name: str, window: int | None, limits: FileLimits, largest: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the providers' documentation: of pictures, and of the pages of a PDF in a larger context window."""
+    for key in KEYS:
+        monkeypatch.setenv(key, "a-test-key")
+    model = model_named(name)
+    monkeypatch.setattr(type(model._model), "context_window", window)
+    assert limits_of(model._model) == limits
+    over = (largest or 10**9) + 1
+    assert model.refuses_file("image/png", over - 1) is None
+    assert (model.refuses_file("image/png", over) is None) is (largest is None)
+    assert model.refuses_file("text/plain", over) is None
 
 
 def everything(_media_type: str) -> bool:

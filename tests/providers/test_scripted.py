@@ -6,7 +6,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from turnwise import CompactionPolicy, Engine, Settings
+from turnwise import CompactionPolicy, Engine, InvalidArgument, Settings
 from turnwise.providers.protocol import Model, ModelPart, ModelRequest, Purpose
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.model_errors import ModelError
@@ -107,6 +107,15 @@ async def test_delays_precede_their_parts() -> None:
     model = ScriptedModel(Reply("abc", chunks=1, first_delay=5, delay=2), sleep=sleeps)
     seen = [list(sleeps.asked) async for _ in model.stream(request())]
     assert seen == [[5], [5, 2], [5, 2, 2], [5, 2, 2, 2]]
+    sleeps.asked.clear()
+    await ScriptedModel("no delay", sleep=sleeps).generate(request())
+    assert sleeps.asked == []
+
+
+async def test_line_of_a_script_must_be_a_reply() -> None:
+    model = ScriptedModel(lambda _: 7)  # type: ignore[arg-type, return-value]
+    with pytest.raises(InvalidArgument, match="replies: must be replies or their text; one was 7"):
+        await text_of(model)
 
 
 @pytest.mark.parametrize("after", [0, 1, 2, 3])

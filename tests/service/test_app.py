@@ -19,7 +19,8 @@ from turnwise import Engine, InvalidArgument, Settings, SettingsError
 from turnwise.http_problems import RateLimited
 from turnwise.service import OWNERS_MAY, Principal, ServiceSettings, describe, problem_response, router, serve, service
 from turnwise.service.app import create_app
-from turnwise.service.service import Rates, Streams
+from turnwise.service.service import Rates, Readiness, Streams
+from turnwise.states.errors import StoreError
 
 ORIGIN = "https://shop.example"
 
@@ -180,6 +181,53 @@ async def _readiness(client: httpx.AsyncClient, status: int) -> httpx.Response:
         while (answer := await client.get("/readyz")).status_code != status:
             pass
     return answer
+
+
+class Writes:
+    """Stands for an engine whose store takes a write, fails, or does not answer."""
+
+    def __init__(self, *outcomes: Exception | None, latch: anyio.Event | None = None) -> None:
+        self.outcomes = [*outcomes]
+        self.latch = latch
+
+    async def check_writable(self) -> None:
+        outcome = self.outcomes.pop(0)
+        if self.latch is not None:
+            await self.latch.wait()
+        if outcome is not None:
+            raise outcome
+
+
+async def test_probes_share_one_write_for_a_moment(clock: StillClock) -> None:
+    """Requests need no token for it: each would cost a write."""
+    engine = Writes(None, StoreError("full"), None)
+    readiness = Readiness(engine)  # type: ignore[arg-type]
+    async with anyio.create_task_group() as tasks:
+        for _ in range(3):
+            tasks.start_soon(readiness.check)
+    clock.now += 0.09
+    await readiness.check()
+    assert len(engine.outcomes) == 2
+    clock.now += 0.02
+    for _ in range(2):
+        with pytest.raises(StoreError, match="full"):
+            await readiness.check()
+    clock.now += 1
+    await readiness.check()
+
+
+async def test_silent_store_is_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its write goes on: no further one is begun."""
+    monkeypatch.setattr(service, "_PROBE_TIMEOUT_S", 0.001)
+    latch = anyio.Event()
+    readiness = Readiness(Writes(None, latch=latch))  # type: ignore[arg-type]
+    for _ in range(2):
+        with pytest.raises(StoreError, match=r"took no write within 0\.001 s") as refused:
+            await readiness.check()
+        assert (refused.value.written, refused.value.passing) == ("unknown", True)
+    latch.set()
+    monkeypatch.setattr(service, "_PROBE_TIMEOUT_S", 60)
+    await readiness.check()
 
 
 async def test_metrics_have_prometheus_format(ada: httpx.AsyncClient) -> None:
