@@ -267,3 +267,9 @@ def test_used_up_rate_limit_is_no_overflow(text: str) -> None:
     """Some providers use the same words as for a prompt that is too long, when a limit per minute is reached."""
     error = model_error(rate_limited(text))
     assert (error.kind, error.retryable) == ("rate_limit", True)
+
+
+def test_time_of_retry_after_has_its_zone_or_utc() -> None:
+    """`-0000` says that the zone is unknown: such a time is UTC."""
+    waits = [retry_after_in({"retry-after": f"Wed, 21 Oct 2099 07:28:00 {zone}"}) for zone in ("GMT", "-0000", "-0500")]
+    assert [wait - (waits[0] or 0) for wait in waits if wait] == pytest.approx([0, 0, 5 * 3600], abs=60)
