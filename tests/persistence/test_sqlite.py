@@ -561,9 +561,10 @@ async def test_closed_connection_is_refused(tmp_path: Path) -> None:
     opened = await SQLiteConnection.open(str(tmp_path / "chats.db"), done.append)
     await opened.close()
     await opened.close()
-    for work in (opened.start, opened.run):
-        with pytest.raises(StoreError, match=r"chats\.db' is closed; nothing was written"):
-            await work(done.append)
+    with pytest.raises(StoreError, match=r"chats\.db' is closed; nothing was written"):
+        opened.post(done.append)
+    with pytest.raises(StoreError, match=r"chats\.db' is closed; nothing was written"):
+        await opened.run(done.append)
     assert len(done) == 1
 
 

@@ -12,7 +12,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from functools import cache, partial
-from typing import Any, Final, Literal, NamedTuple, Self, TypeVar
+from typing import Any, Final, Literal, NamedTuple, Self, TypeVar, cast
 
 import aiosqlite
 import anyio
@@ -126,13 +126,14 @@ class _Database(aiosqlite.Connection):
     def __init__(self, path: str) -> None:
         super().__init__(partial(_open_connection, path), iter_chunk_size=64)
 
-    def start(self, work: Callable[[sqlite3.Connection], _T]) -> asyncio.Future[_T]:
-        """Do what `_execute` does, without a coroutine: a callback may call this."""
+    def post(self, work: Callable[[sqlite3.Connection], object]) -> None:
+        """Do what `_execute` does, but without a future: a callback may call this."""
         if not self._running:
             raise ValueError("the connection is closed")
-        result: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
-        self._tx.put_nowait((result, partial(work, self._conn)))
-        return result
+        self._tx.put_nowait((None, partial(work, self._conn)))
+
+    async def run(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
+        return cast("_T", await self._execute(work, self._conn))  # type: ignore[no-untyped-call]
 
     def join(self) -> None:
         self._thread.join()
@@ -190,28 +191,32 @@ class SQLiteConnection:
         """Whether it was open when this process was forked: its thread was left behind, and so were its locks."""
         return self._process != os.getpid()
 
-    def start(self, work: Callable[[sqlite3.Connection], _T]) -> asyncio.Future[_T]:
-        """Run `work` on the connection's thread, and return the future of its result.
-
-        If the future is cancelled the work runs on: put what must not be left half done into one function.
+    def post(self, work: Callable[[sqlite3.Connection], object]) -> None:
+        """Run `work`, which reports its own outcome, on the connection's thread.
 
         Raises:
             StoreError: the connection is closed.
         """
-        if self._closed:
-            raise StoreError(f"the store {self.path!r} is closed; nothing was written")
-        return self._database.start(work)
+        self._check_open()
+        self._database.post(work)
 
     async def run(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
         """Run `work` on the connection's thread; do it again while other processes hold the database.
 
+        If the caller is cancelled the work runs on: put what must not be left half done into one function.
+
         Raises:
             StoreError: the database refused, or the connection is closed.
         """
+        self._check_open()
         try:
-            return await self.start(lambda db: retry_while_busy(lambda: work(db)))
+            return await self._database.run(lambda db: retry_while_busy(lambda: work(db)))
         except REFUSED as error:
             raise meaning_of(error, self.path) from error
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreError(f"the store {self.path!r} is closed; nothing was written")
 
     async def close(self) -> None:
         """Finish the running work and close, even in a cancelled scope."""

@@ -117,23 +117,32 @@ class GroupCommit:
             self._idle.set()
             return
         try:
-            transaction = self._connection.start(partial(self._transact, jobs))
+            self._connection.post(partial(self._run, jobs, asyncio.get_running_loop()))
         except Exception as error:  # noqa: BLE001 - every submitter must get an answer
             self._answer(jobs, [error] * len(jobs))
-        else:
-            transaction.add_done_callback(partial(self._on_end, jobs))
-
-    def _on_end(self, jobs: Sequence[_Submission[Any]], transaction: asyncio.Future[list[Any]]) -> None:
-        error = transaction.exception()
-        self._answer(jobs, transaction.result() if error is None else [error] * len(jobs))
 
     def _answer(self, jobs: Sequence[_Submission[Any]], outcomes: Sequence[Any]) -> None:
         for job, outcome in zip(jobs, outcomes, strict=True):
             job.answer(outcome)
-        self._start_soon()
+        if self._waiting:
+            self._start_soon()
+        else:
+            self._idle.set()
+
+    def _run(
+        self, jobs: Sequence[_Submission[Any]], loop: asyncio.AbstractEventLoop, connection: sqlite3.Connection
+    ) -> None:
+        """Do the jobs, on the connection's thread, and answer them by a callback: a future would take one more."""
+        answer = loop.call_soon_threadsafe
+        try:
+            outcomes = self._transact(jobs, connection)
+        except BaseException as error:  # noqa: BLE001 - as above
+            answer(self._answer, jobs, [error] * len(jobs))
+        else:
+            answer(self._answer, jobs, outcomes)
 
     def _transact(self, jobs: Sequence[_Submission[Any]], connection: sqlite3.Connection) -> list[Any]:
-        """Do the jobs in one transaction, on the connection's thread, and return their outcomes.
+        """Do the jobs in one transaction, and return their outcomes.
 
         A savepoint costs an eighth of a small job. So the jobs are first done without; if one fails after it has
         written, the transaction is rolled back and all are done again with a savepoint each.
