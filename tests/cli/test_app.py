@@ -37,6 +37,7 @@ def test_every_command_and_option_has_help(terminal: Terminal) -> None:
     [
         ("list", "there is no file"),
         ("list --store sqlite:///.", "'.' is a folder; name the file of a store"),
+        ("list --store sqlite://", "a database in memory ends with its process; name a file"),
         ("list --store redis://x", "no store's URL"),
         ("show cffff --store sqlite:///there.db", "there is no chat"),
         ("show last --store sqlite:///there.db", "there is no chat"),

@@ -173,6 +173,8 @@ def existing_store(url: str) -> ChatStore:
 
     The command may be newer than the store's workers: these could not start again after a migration.
     """
+    if url == "sqlite://":
+        raise SettingsError("--store", "a database in memory ends with its process; name a file")
     check_is_there(url, "`turnwise chat` or `turnwise migrate` creates it")
     return store_from_url(url, durability=Settings().durability, now=None, migrates=False)
 
