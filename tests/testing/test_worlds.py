@@ -61,7 +61,7 @@ async def test_worlds_run_tools_with_the_deps_of_a_service() -> None:
         lambda seed: World(seed, tools=[charge], deps=till, settings=SETTINGS), seeds=range(8), except_for=EVERYTHING
     )
     assert report.seeds == tuple(range(8))
-    assert report.tools["charge"] == till.cents > 0
+    assert 0 < report.tools["charge"] <= till.cents  # a run may time out after it took effect
 
 
 async def test_tool_that_never_succeeds_is_not_tested() -> None:
