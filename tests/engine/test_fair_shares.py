@@ -177,6 +177,8 @@ async def test_fair_turn_costs_no_commit_more(tmp_path: Path) -> None:
         async with Engine(f"sqlite:///{tmp_path / 'chats.db'}", model=model, settings=settings, clock=clock) as engine:
             chat = await engine.create_chat(owner="ann")
             await anyio.wait_all_tasks_blocked()
+            while engine._worker._runtime.chats_wait:  # type: ignore[union-attr]  # noqa: ASYNC110 - it looks for chats
+                await asyncio.sleep(0.001)
             assert (await engine.send_message(chat.id, "hi")).chat.state == "streaming"
             await engine.wait(chat.id)
 
