@@ -18,7 +18,7 @@ from turnwise.engine.subscriptions.turns import TurnReader
 from turnwise.engine.tools import toolbox
 from turnwise.persistence import erasure
 from turnwise.persistence.reading import Overdue
-from turnwise.persistence.sqlite import transactions
+from turnwise.persistence.sql import lists
 from turnwise.persistence.sqlite.store import SQLiteStore
 from turnwise.providers.protocol import ModelPart, ModelRequest
 from turnwise.states import actions as a
@@ -243,7 +243,7 @@ def deliver_backwards(patch: Patch) -> None:
 
 
 def count_no_chat_at_work(patch: Patch) -> None:
-    patch.setattr(transactions, "at_work", no_chats)
+    patch.setattr(lists, "at_work", no_chats)
 
 
 async def no_chats(*_: Any) -> list[Any]:
