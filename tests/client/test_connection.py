@@ -194,7 +194,7 @@ def test_infinite_time_is_refused(name: str) -> None:
 
 
 async def test_waits_double_up_to_the_longest(clock: ClientClock) -> None:
-    """And begin anew after a response."""
+    """After a response they start from the shortest again."""
     backoff = Backoff(ClientSettings())
     for began in (1000, 1056.3):
         assert await waited(backoff, clock) == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, *[5] * 10]

@@ -217,7 +217,7 @@ async def test_probes_share_one_write_for_a_moment(clock: StillClock) -> None:
 
 
 async def test_silent_store_is_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its write goes on: no further one is begun."""
+    """A check starts no second write while one hangs."""
     monkeypatch.setattr(service, "_PROBE_TIMEOUT_S", 0.001)
     latch = anyio.Event()
     readiness = Readiness(Writes(None, latch=latch))  # type: ignore[arg-type]

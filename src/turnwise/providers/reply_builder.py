@@ -304,7 +304,7 @@ def _with_results_in_place(parts: Iterable[Part]) -> tuple[Part, ...]:
 
 
 def _whole(part: ModelPart) -> SourcePart | FilePart:
-    """Return a source or a file. What has an address that no page may link is a source without one."""
+    """Return a source or a file. With an address that is unsafe as a link, it becomes a source without an address."""
     metadata, url, name, title = _merged(None, part.metadata), _text(part.url), _text(part.name), _text(part.title)
     data = _text(part.data)
     if part.type == "file" and data is None and url is not None:

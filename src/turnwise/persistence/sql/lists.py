@@ -123,7 +123,8 @@ async def _next_in_turn(
 
     Each costs a few steps along an index, however many wait: of the keys that come next, the chats that wait longest.
     """
-    # Enough keys: the walk reads `start` first, whose turn may come last, and all chats of a key may have been seen.
+    # More keys than chats to claim: `start` is read first, but its turn may come last; other keys may hold only chats
+    # that were seen.
     start, depth = shares.key, limit + len(seen) + 1
     found: dict[int, Candidate] = {}
     for lane in [Lane(*row) for row in await db.fetch("lanes")]:
